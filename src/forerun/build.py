@@ -1,0 +1,117 @@
+"""Config -> engine: choose every member from its table, load the models, and refuse what cannot work together.
+
+The only place that knows all families; the engine knows contracts, and members know nothing of each other.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from forerun.caches import CACHES
+from forerun.config import Choice, Config, choose
+from forerun.decoders import DECODERS
+from forerun.decoders.contract import Parts
+from forerun.drafters import DRAFTERS
+from forerun.engine.engine import Engine, Limits, Members
+from forerun.engine.guard import Guard
+from forerun.engine.runner import ModelRunner
+from forerun.engine.stats import EngineStats
+from forerun.errors import ConfigError
+from forerun.models.contract import Model
+from forerun.models.load import load_model
+from forerun.planners import PLANNERS
+from forerun.registry import Registry
+from forerun.schedulers import SCHEDULERS
+from forerun.types import Setup
+from forerun.verifiers import VERIFIERS
+
+FAMILIES: dict[str, Registry] = {
+    r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The chosen member of every family."""
+
+    drafter: Choice
+    verifier: Choice
+    planner: Choice
+    decoder: Choice
+    scheduler: Choice
+    cache: Choice
+
+
+def choose_all(config: Config, options: Mapping[str, Any], companion: str | None) -> Choices:
+    """Resolve every spelled method; `options` are further options of the drafter."""
+    drafter = config.drafter
+    if drafter == "auto":
+        drafter = "draft-model" if companion else "ngram"
+    chosen = {name: choose(registry, getattr(config, name)) for name, registry in FAMILIES.items() if name != "drafter"}
+    return Choices(drafter=choose(DRAFTERS, drafter, options), **chosen)
+
+
+def build_engine(
+    config: Config, model: Model, decode: Callable[..., str], options: Mapping[str, Any] | None = None
+) -> Engine:
+    """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
+    choices = choose_all(config, options or {}, model.info.companion)
+    length = min(config.context_length or model.info.context_length, model.info.context_length)
+    setup = _setup(config, model, length)
+    runner = _runner(model, choices.cache, config.max_requests, length)
+    stats = EngineStats()
+    drafter = choices.drafter.member(choices.drafter.options, setup)
+    guard = Guard(drafter, setup, stats, config.draft_timeout)
+    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos)
+    members = Members(
+        guard,
+        choices.decoder.member(choices.decoder.options, parts),
+        choices.planner.member(choices.planner.options, setup),
+        choices.scheduler.member(choices.scheduler.options),
+    )
+    limits = Limits(model.info.vocab_size, length, config.max_requests, config.max_step_tokens, model.info.eos)
+    return Engine(runner, members, limits, decode, stats)
+
+
+def load_target(config: Config) -> Model:
+    """The target, and the number of threads that its passes use."""
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    return load_model(config.model, config.dtype, device_of(config))
+
+
+def device_of(config: Config) -> str:
+    """auto is CUDA where there is a GPU."""
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device 'cuda' was asked for and PyTorch finds no GPU; use device='cpu'.")
+    return config.device
+
+
+def _setup(config: Config, model: Model, length: int) -> Setup:
+    def open_model(folder: str, cache: str) -> ModelRunner:
+        second = load_model(folder, config.dtype, device_of(config))
+        return _runner(second, choose(CACHES, cache), config.max_requests, min(length, second.info.context_length))
+
+    return Setup(
+        vocab=model.info.vocab_size,
+        context_length=length,
+        eos=model.info.eos,
+        max_requests=config.max_requests,
+        device=model.info.layout.device,
+        dtype=model.info.layout.dtype,
+        open_model=open_model,
+        hidden_size=model.info.hidden_size,
+        num_layers=model.info.num_layers,
+        companion=model.info.companion,
+    )
+
+
+_SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the nodes of a draft near its end
+
+
+def _runner(model: Model, cache: Choice, slots: int, length: int) -> ModelRunner:
+    return ModelRunner(model, cache.member(cache.options, model.info.layout, slots, length + _SLACK))

@@ -1,0 +1,184 @@
+"""The command line. Its flags are the fields of Config and of Sampling; methods come from the tables.
+
+Does not: hold a default of its own.
+"""
+
+import dataclasses
+import json
+import sys
+import types
+import typing
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun.config import Config
+from forerun.errors import ForerunError
+from forerun.types import Sampling
+
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+
+Command = Callable[..., Any]
+
+_MOUNTED = {"bench": "forerun.bench.cli:command", "train": "forerun.train.cli:command"}
+
+
+class _Commands(click.Group):
+    """Sub-commands that other packages bring are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_MOUNTED])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MOUNTED:
+            return super().get_command(ctx, cmd_name)
+        module, name = _MOUNTED[cmd_name].split(":")
+        return typing.cast("click.Command", getattr(import_module(module), name))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="forerun")
+def program() -> None:
+    """Text from language models, faster than one token per step, and provably the model's own."""
+
+
+def config_options(command: Command) -> Command:
+    """One flag per field of Config."""
+    for f in reversed(dataclasses.fields(Config)):
+        text = f"{f.metadata['help']} [{f.default}]"
+        command = click.option(f"--{f.name.replace('_', '-')}", f.name, type=type(f.default), help=text)(command)
+    return command
+
+
+def sampling_options(command: Command) -> Command:
+    """One flag per field of Sampling that a line of text can hold."""
+    hints = typing.get_type_hints(Sampling)
+    for f in reversed(dataclasses.fields(Sampling)):
+        kind = next((t for t in _scalars(hints[f.name]) if t is not type(None)), None)
+        flag = f"--{f.name.replace('_', '-')}"
+        if kind is bool:
+            command = click.option(flag, f.name, is_flag=True, default=None)(command)
+        elif kind in (int, float):
+            command = click.option(flag, f.name, type=kind)(command)
+        elif f.name == "stop":
+            command = click.option(flag, f.name, multiple=True, help="end before this text; may be repeated")(command)
+    return command
+
+
+def _scalars(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags that were given -> keywords of Config and of Sampling."""
+    given = {k: v for k, v in values.items() if v is not None and v != ()}
+    config = {k: v for k, v in given.items() if k in {f.name for f in dataclasses.fields(Config)}}
+    return config, {k: v for k, v in given.items() if k not in config}
+
+
+def open_llm(config: dict[str, Any]) -> "LLM":
+    """The model that the flags name."""
+    from forerun.llm import LLM  # noqa: PLC0415 - loads PyTorch, which --help need not wait for
+
+    return LLM(**config)
+
+
+@program.command()
+@click.argument("prompt")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with tokens, sources and statistics.")
+@config_options
+@sampling_options
+def generate(prompt: str, *, as_json: bool, **values: Any) -> None:  # noqa: ANN401
+    """Continue PROMPT; '-' reads it from standard input."""
+    config, sampling = split(values)
+    text = click.get_text_stream("stdin").read() if prompt == "-" else prompt
+    llm = open_llm(config)
+    if as_json:
+        click.echo(_as_json(llm, text, Sampling(**sampling)))
+        return
+    failed = None
+    for event in llm.stream(text, Sampling(**sampling)):
+        click.echo(event.text, nl=False)
+        sys.stdout.flush()
+        failed = event.error
+    click.echo()
+    if failed:
+        raise ForerunError(failed)
+
+
+def _as_json(llm: "LLM", prompt: str, sampling: Sampling) -> str:
+    result = llm.generate(prompt, sampling)[0]
+    stats = result.stats
+    return json.dumps({
+        "text": result.text,
+        "tokens": result.tokens,
+        "sources": result.sources,
+        "finish_reason": result.finish_reason,
+        "error": result.error,
+        "steps": stats.steps,
+        "tokens_per_step": stats.tokens_per_step,
+        "acceptance_rate": stats.acceptance_rate,
+        "acceptance_per_position": stats.acceptance_per_position,
+        "seconds": result.seconds,
+    })
+
+
+@program.command()
+@click.option("--system", default="", help="What the model is told before the conversation.")
+@config_options
+@sampling_options
+def chat(system: str, **values: Any) -> None:  # noqa: ANN401
+    """Talk with the model; an empty line or Ctrl-D ends the conversation."""
+    config, sampling = split(values)
+    from forerun.terminal import converse  # noqa: PLC0415 - see open_llm
+
+    converse(open_llm(config), Sampling(**sampling), system)
+
+
+@program.command()
+@click.argument("prompt", default="Once upon a time")
+@click.option("--repeats", default=3, help="Timed runs of each kind, interleaved.", show_default=True)
+@config_options
+@sampling_options
+def demo(prompt: str, repeats: int, **values: Any) -> None:  # noqa: ANN401
+    """Continue PROMPT, coloured by who guessed each token, and compare with plain decoding."""
+    config, sampling = split({"temperature": 0.0, "max_tokens": 200, **{k: v for k, v in values.items() if v is not None}})
+    from forerun.terminal import show  # noqa: PLC0415 - see open_llm
+
+    show(open_llm(config), prompt, Sampling(**sampling), repeats)
+
+
+@program.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option("--markdown", is_flag=True, help="Print the table of docs/methods.md.")
+def methods(*, as_json: bool, markdown: bool) -> None:
+    """List every registered method with its facts and options."""
+    from forerun import methods as tables  # noqa: PLC0415 - imports every member
+
+    if as_json or markdown:
+        click.echo(tables.as_json() if as_json else tables.as_markdown(), nl=as_json)
+        return
+    for row in tables.listing():
+        key = f"  [{row['key']}]" if row["key"] else ""
+        click.echo(f"{row['family']:<10} {row['name']:<16} {row['summary']}{key}")
+
+
+def main() -> None:
+    """Entry point: every error that forerun raises on purpose is one line, and exit code 2."""
+    try:
+        program.main(standalone_mode=False)
+    except ForerunError as problem:
+        click.echo(f"forerun: {problem}", err=True)
+        sys.exit(2)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nforerun: interrupted; nothing was left half-written.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
+        sys.exit(141)

@@ -1,0 +1,196 @@
+"""One frozen Config, and the only parser of keywords, flags and method spellings.
+
+A method is spelled `name` or `name:option=value,option=value`. Every default stands once: here, or in the method's
+own Options. What is not known is refused with the nearest name that is.
+Does not: read configuration from file names or the environment.
+"""
+
+import math
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from forerun.errors import ConfigError, RequestError, unknown
+from forerun.registry import Registry
+from forerun.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A method and its options, chosen from one family's table."""
+
+    family: str
+    name: str
+    member: Any
+    options: Any
+
+    @property
+    def spelling(self) -> str:
+        """The text that `choose` turns back into this choice; options at their defaults are left out."""
+        given = [f"{f.name}={_write(v)}" for f in fields(self.options) if (v := getattr(self.options, f.name)) != f.default]
+        return f"{self.name}:{','.join(given)}" if given else self.name
+
+
+def choose(registry: Registry, spelled: str, extra: Mapping[str, Any] | None = None) -> Choice:
+    """The member that `spelled` names, with its options; `extra` are further options, already typed."""
+    name, _, rest = spelled.partition(":")
+    member = registry[name.strip()]
+    subject, hints = f"{registry.family} {name.strip()!r}", typing.get_type_hints(member.Options)
+    values: dict[str, Any] = {}
+    for part in filter(None, _split(rest)):
+        key, equals, text = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{subject} got {part!r}; write options as name=value, with commas between.")
+        if key.strip() not in hints:
+            raise ConfigError(unknown(subject, "option", key.strip(), hints))
+        values[key.strip()] = _read(text.strip(), hints[key.strip()], f"{subject}: option {key.strip()!r}")
+    for key, value in (extra or {}).items():
+        if key not in hints:
+            raise ConfigError(unknown(subject, "option", key, hints))
+        values[key] = value
+    return Choice(registry.family, name.strip(), member, member.Options(**values))
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets, so that an option may itself hold a spelled method."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
+
+
+def _read(text: str, hint: Any, subject: str) -> Any:  # noqa: ANN401 - whatever the option's type is
+    """Text -> the option's type; ConfigError names the type that was expected."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in inner:
+        real = next(t for t in inner if t is not type(None))
+        return None if text == "none" else _read(text, real, subject)
+    if origin is tuple:
+        items = filter(None, _split(text.removeprefix("[").removesuffix("]")))
+        return tuple(_read(item.strip(), inner[0], subject) for item in items)
+    readers: dict[Any, Callable[[str], Any]] = {bool: _read_bool, int: int, float: float, str: _unwrap}
+    try:
+        return readers[hint](text)
+    except ValueError:
+        raise ConfigError(f"{subject} is {text!r}; give a value of type {hint.__name__}.") from None
+
+
+def _read_bool(text: str) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if text.lower() not in words:
+        raise ValueError(text)
+    return words[text.lower()]
+
+
+def _unwrap(text: str) -> str:
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def _write(value: Any) -> str:  # noqa: ANN401
+    if isinstance(value, tuple):
+        return f"[{','.join(_write(item) for item in value)}]"
+    if isinstance(value, str):
+        return f"({value})" if set(value) & set(",()[]{}") else value
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def option(default: Any, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - a dataclass field
+    """A Config field with its help text and least value."""
+    return field(default=default, metadata={"help": text, "least": least})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that shapes an engine. The command line's flags are these fields."""
+
+    model: str = option("reference", "folder of the target, or 'reference' for the bundled one")
+    drafter: str = option("auto", "who guesses; auto: the model's own companion, else ngram")
+    verifier: str = option("rejection", "how drafts are judged")
+    planner: str = option("fixed", "how many nodes are drafted, and for whom")
+    decoder: str = option("draft_verify", "what one step of a request is")
+    scheduler: str = option("fcfs", "which requests run in a step")
+    cache: str = option("contiguous", "how keys and values are kept")
+    dtype: str = option("auto", "auto, float32, bfloat16 or float16; auto is float32 on a CPU")
+    device: str = option("auto", "auto, cpu or cuda")
+    threads: int = option(0, "threads of one pass; 0: one per core", 0)
+    max_requests: int = option(8, "requests that run at the same time", 1)
+    max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
+    context_length: int = option(0, "longest prompt and output together; 0: what the model was trained for", 0)
+    draft_timeout: float = option(10.0, "seconds after which a drafter that does not answer is given up", 0)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value, least = getattr(self, f.name), f.metadata["least"]
+            if not isinstance(value, type(f.default)) and not (isinstance(f.default, float) and isinstance(value, int)):
+                raise ConfigError(f"{f.name} is {value!r}; give a value of type {type(f.default).__name__}.")
+            if not isinstance(value, str) and not value >= least:
+                raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
+        for name, allowed in (("dtype", DTYPES), ("device", ("auto", "cpu", "cuda"))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(unknown("Config", f"value of {name}", getattr(self, name), allowed))
+
+    @classmethod
+    def parse(cls, **keywords: Any) -> "tuple[Config, dict[str, Any]]":  # noqa: ANN401
+        """A Config, and the keywords that it does not know: these are options of the drafter."""
+        known = {f.name for f in fields(cls)}
+        rest = {key: value for key, value in keywords.items() if key not in known}
+        return cls(**{key: value for key, value in keywords.items() if key in known}), rest
+
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "epsilon_cutoff": (0.0, 1.0),
+    "eta_cutoff": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+    "no_repeat_ngram": (0, 2**20),
+    "min_tokens": (0, 2**31 - 1),
+    "max_tokens": (1, 2**31 - 1),
+    "logprobs": (0, 20),
+    "seed": (-(2**63), 2**64 - 1),
+}
+_POSITIVE = ("top_p", "typical_p")  # zero would forbid every token
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise RequestError for the first field that is out of range, with the range."""
+    for f in fields(Sampling):
+        value = getattr(sampling, f.name)
+        if f.name not in _RANGES or value is None:
+            continue
+        low, high = _RANGES[f.name]
+        whole = f.default is not MISSING and isinstance(low, int)
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (f.name in _POSITIVE and value == 0):
+            kind = "a whole number" if whole else "a number"
+            raise RequestError(f"{f.name} is {value!r}; give {kind} from {low} to {high}.")
+    if any(not isinstance(s, str) or not s for s in sampling.stop):
+        raise RequestError("a stop string is empty or not text; give texts of at least one character.")
+    if any(not word for word in sampling.bad_words):
+        raise RequestError("a bad word has no tokens; give at least one token id per word.")
+    biases = sampling.logit_bias.values()
+    if any(isinstance(b, bool) or not isinstance(b, (int, float)) or math.isnan(b) or b == math.inf for b in biases):
+        raise RequestError("a logit bias is not a number below infinity; use -inf to forbid a token.")
+
+
+def check_tokens(sampling: Sampling, prompt: typing.Sequence[int], vocab: int) -> None:
+    """Raise RequestError unless every token id that a request names exists."""
+    words = [token for word in sampling.bad_words for token in word]
+    named = {"the prompt": prompt, "bad_words": words, "logit_bias": list(sampling.logit_bias)}
+    named |= {"allowed_tokens": sampling.allowed_tokens or (), "stop_token_ids": sampling.stop_token_ids}
+    for where, tokens in named.items():
+        bad = [t for t in tokens if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocab]
+        if bad:
+            raise RequestError(f"token id {bad[0]!r} in {where} does not exist; use whole numbers from 0 to {vocab - 1}.")

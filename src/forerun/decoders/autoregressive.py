@@ -1,0 +1,51 @@
+"""One token per step, drawn from the target: the baseline of everything.
+
+Does not: draft, whatever drafter is configured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat
+from forerun.errors import RequestError
+from forerun.rng import Purpose
+from forerun.sampling import Rows, logprob
+from forerun.types import Draft, Emission, Facts, Output, Turn, Work
+
+_NOTHING = Draft()
+
+
+class AutoregressiveDecoder(Decoder):
+    """Plain decoding."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """No options."""
+
+    def __init__(self, options: Options, parts: Parts) -> None:
+        self.options, self.parts = options, parts
+
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        return [Plan(self._work(seat), _NOTHING) for seat in seats]
+
+    def _work(self, seat: Seat) -> Work:
+        last = (len(seat.pending) - 1,) if seat.last else ()
+        return Work(seat.slot, seat.pending, logits=last)
+
+    def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        return [self._turn(seat, output) for seat, output in zip(seats, outputs, strict=True)]
+
+    def _turn(self, seat: Seat, output: Output) -> Turn:
+        keep, context = tuple(range(len(seat.pending))), seat.context
+        if not seat.last:
+            return Turn((), keep)
+        try:
+            p = Rows(output.logits, context, _NOTHING, self.parts.eos)[-1]
+        except RequestError as problem:
+            return Turn((), keep, error=str(problem))
+        token = context.rng.categorical(p, Purpose.TARGET, 0)
+        count = context.sampling.logprobs
+        detail = logprob(output.logits[0], token, count) if count is not None else None
+        return Turn((Emission(token, "target", detail),), keep)

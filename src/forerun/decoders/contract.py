@@ -1,0 +1,57 @@
+"""What a decoder is: what one step of one request does, from pending tokens to committed ones.
+
+`plan` says what the target must run, `commit` judges what came back. Both see all requests of the step.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.drafters.contract import Drafter
+from forerun.member import Member
+from forerun.types import Context, Draft, Output, Turn, Work
+from forerun.verifiers.contract import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the engine hands to a decoder."""
+
+    drafter: Drafter
+    verifier: Verifier
+    eos: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One request in one step."""
+
+    context: Context  # context.state is the drafter's
+    slot: int
+    pending: tuple[int, ...]  # committed tokens to run now
+    last: bool  # nothing stays pending: the next token can be judged
+    budget: int  # nodes that may be drafted; 0 unless `last`
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What runs for one request in this step, and what was drafted for it."""
+
+    work: Work
+    draft: Draft
+
+
+class Decoder(Member):
+    """One step of every request."""
+
+    @abstractmethod
+    def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options
+
+    @abstractmethod
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        """One Work per seat; its first rows are the pending tokens."""
+
+    @abstractmethod
+    def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        """What became of each. A seat that is not `last` yields no tokens."""

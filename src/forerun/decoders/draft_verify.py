@@ -1,0 +1,84 @@
+"""Draft, run the draft through the target in one pass, keep what the verifier accepts, and one token more.
+
+With an empty draft the pass, the draw and the text are those of plain decoding.
+Does not: draft while a prompt is still being read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat
+from forerun.errors import RequestError
+from forerun.sampling import Rows, logprob
+from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
+
+_NOTHING = Draft()
+
+
+class DraftVerifyDecoder(Decoder):
+    """Speculative decoding with any drafter and any verifier."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """No options."""
+
+    def __init__(self, options: Options, parts: Parts) -> None:
+        self.options, self.parts = options, parts
+        self.drafter, self.verifier = parts.drafter, parts.verifier
+
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        asked = [i for i, seat in enumerate(seats) if seat.budget > 0]
+        drafts = [_NOTHING] * len(seats)
+        if asked:
+            contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
+            for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
+                drafts[i] = draft
+        return [Plan(self._work(seat, draft), draft) for seat, draft in zip(seats, drafts, strict=True)]
+
+    def _work(self, seat: Seat, draft: Draft) -> Work:
+        pending, nodes = len(seat.pending), len(draft)
+        rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
+        parents = None
+        if draft.parents != tuple(range(-1, nodes - 1)):
+            parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
+        return Work(seat.slot, seat.pending + draft.tokens, parents, logits=rows, hidden=self.drafter.hidden)
+
+    def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        targets: dict[int, Rows] = {}
+        turns: dict[int, Turn] = {}
+        for i, (seat, plan, output) in enumerate(zip(seats, plans, outputs, strict=True)):
+            try:
+                if seat.last:
+                    targets[i] = Rows(output.logits, seat.context, plan.draft, self.parts.eos)
+            except RequestError as problem:
+                turns[i] = Turn((), (), error=str(problem))
+        judged = [plans[i].draft for i in targets], list(targets.values()), [seats[i].context.rng for i in targets]
+        verdicts = dict(zip(targets, self.verifier.verify(*judged), strict=True))
+        self._observe(seats, plans, outputs, verdicts)
+        for i, verdict in verdicts.items():
+            turns[i] = self._turn(seats[i], plans[i].draft, verdict, outputs[i])
+        reading = {i: Turn((), tuple(range(len(seat.pending)))) for i, seat in enumerate(seats) if not seat.last}
+        return [{**reading, **turns}[i] for i in range(len(seats))]
+
+    def _observe(
+        self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output], verdicts: dict[int, Verdict]
+    ) -> None:
+        outcomes = [
+            Outcome(plan.work, output, plan.draft if i in verdicts else None, verdicts.get(i))
+            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
+        ]
+        self.drafter.observe([seat.context for seat in seats], outcomes)
+
+    def _turn(self, seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
+        pending, count = len(seat.pending), seat.context.sampling.logprobs
+        tokens = [draft.tokens[node] for node in verdict.path] + [verdict.token]
+        sources = [draft.source_of(node) for node in verdict.path] + ["target"]
+        rows = [0, *(node + 1 for node in verdict.path)]  # the row whose p each token was judged by
+        emissions = tuple(
+            Emission(token, source, logprob(output.logits[row], token, count) if count is not None else None)
+            for token, source, row in zip(tokens, sources, rows, strict=True)
+        )
+        keep = (*range(pending), *(pending + node for node in verdict.path))
+        return Turn(emissions, keep, len(draft), max(draft.depths, default=0))

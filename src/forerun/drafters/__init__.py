@@ -1,0 +1,9 @@
+"""Drafters: guess a token tree."""
+
+from forerun.registry import Registry
+
+DRAFTERS = Registry("drafter", __name__, {
+    "none": "none:NoDrafter",
+    "ngram": "ngram:NgramDrafter",
+    "draft-model": "draft_model:DraftModelDrafter",
+})

@@ -1,0 +1,51 @@
+"""What a drafter is: it guesses a token tree for every request at once, and sees what became of it.
+
+State is per request: `start` returns it, the engine keeps it in the `Context`, `stop` ends it. `self` holds options
+and what all requests share (weights, a store). A drafter that raises, hangs or returns nonsense costs its draft,
+never the request.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, final
+
+from forerun.member import Member
+from forerun.types import Context, Draft, Outcome, Setup
+
+
+class Drafter(Member):
+    """Makes drafts; batch-first."""
+
+    hidden: tuple[int, ...] = ()  # layers of the target whose hidden states `observe` wants to see
+
+    @abstractmethod
+    def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
+
+    def start(self, context: Context) -> Any:  # noqa: ANN401 - whatever the drafter needs per request
+        """A new request; what this returns is `context.state` from now on."""
+        return None
+
+    @abstractmethod
+    def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        """One draft per request, of at most budgets[i] nodes; an empty one is always allowed."""
+
+    def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        """What became of the drafts. `context.tokens` still ends before the verdict's tokens.
+
+        The outputs hold the logits, and the hidden states asked for, of every node, the rejected ones too.
+        """
+
+    def stop(self, context: Context) -> None:
+        """The request ended; give back what `start` took."""
+
+
+class SoloDrafter(Drafter):
+    """Lifts a drafter that looks at one request at a time."""
+
+    @abstractmethod
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        """A draft of at most `budget` nodes for one request."""
+
+    @final
+    def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        return [self.propose_one(context, budget) for context, budget in zip(batch, budgets, strict=True)]

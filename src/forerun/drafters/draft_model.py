@@ -1,0 +1,178 @@
+"""A second, smaller model guesses: a sampled chain, or a tree of its most likely tokens.
+
+Chains are drawn from the small model's own distribution q, shaped by the request's sampling (2211.17192 alg. 1,
+2302.01318 alg. 2). With width > 1 each level keeps the `width` likeliest continuations by cumulative probability,
+as in the drafts of EAGLE-2 (2406.16858); these are chosen, not drawn.
+Does not: translate between tokenizers; both models must share one vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from forerun.drafters.contract import Drafter
+from forerun.errors import ConfigError
+from forerun.rng import Purpose
+from forerun.sampling import Shaper
+from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Setup, Work
+
+
+@dataclass(eq=False)
+class _Growth:
+    """A draft while it grows."""
+
+    context: Context
+    budget: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    q: list[Dist | None] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    reach: list[float] = field(default_factory=list)  # probability of the whole path down to a node
+    level: list[int] = field(default_factory=list)  # nodes not yet extended; -1 is the root
+
+    def path(self, node: int) -> tuple[int, ...]:
+        found: list[int] = []
+        while node >= 0:
+            found.append(self.tokens[node])
+            node = self.parents[node]
+        return tuple(reversed(found))
+
+    def add(self, parent: int, token: int, q: Dist | None, probability: float) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.q.append(q)
+        self.confidence.append(probability)
+        self.reach.append(probability * (self.reach[parent] if parent >= 0 else 1.0))
+
+
+class DraftModelDrafter(Drafter):
+    """Speculative decoding with a small model of the same vocabulary."""
+
+    facts = Facts(
+        keys=("speculative-decoding", "speculative-sampling"),
+        paper="2211.17192",
+        needs=frozenset({Need.SECOND_MODEL}),
+        draws=True,
+    )
+
+    @dataclass(frozen=True)
+    class Options:
+        """`model`: a folder ("" takes the one that the target's folder names); width 1 is a chain."""
+
+        model: str = ""
+        depth: int = 4
+        width: int = 1
+        threshold: float = 0.0  # stop where a path's probability falls below this
+        cache: str = "contiguous"
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.eos = options, setup.eos
+        folder = options.model or setup.companion
+        if not folder:
+            message = "drafter 'draft-model' needs a model, and the target's folder names none; give draft-model:model=FOLDER."
+            raise ConfigError(message)
+        self.runner = setup.open_model(folder, options.cache)
+        if self.runner.info.vocab_size != setup.vocab:
+            sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
+            raise ConfigError(f"the drafter {folder!r} has {sizes}; use a drafter that shares the target's tokenizer.")
+
+    @classmethod
+    def toy(cls) -> Options:
+        return cls.Options(model="toy:100", depth=2)
+
+    def start(self, context: Context) -> int:
+        return int(self.runner.cache.open(())[0])  # the state is a slot of the small model's cache
+
+    def stop(self, context: Context) -> None:
+        self.runner.cache.close(context.state)
+
+    def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        growths = [_Growth(context, budget, level=[-1]) for context, budget in zip(batch, budgets, strict=True)]
+        active = [g for g in growths if g.budget > 0 and self._room(g.context)]
+        for depth in range(self.options.depth):
+            if not active:
+                break
+            outputs = self.runner.run([self._work(g, depth) for g in active])
+            for growth, output in zip(active, outputs, strict=True):
+                if depth == 0:
+                    self._settle(growth)
+                self._extend(growth, depth, output.logits)
+            active = [g for g in active if g.level and len(g.tokens) < g.budget]
+        return [self._finish(g) for g in growths]
+
+    def _room(self, context: Context) -> bool:
+        """Whether the small model can read what is new and then a whole draft; its context may be the shorter one."""
+        slot, cache = context.state, self.runner.cache
+        cache.keep(slot, (), ())  # a draft that was never judged
+        nodes = self.options.depth * self.options.width
+        return bool(cache.reserve(slot, len(context.tokens) - cache.length(slot) + nodes))
+
+    def _work(self, growth: _Growth, depth: int) -> Work:
+        """Depth 0 reads what was committed since the last draft; later depths read the newest level of nodes."""
+        slot = growth.context.state
+        if depth == 0:
+            tokens = tuple(growth.context.tokens[self.runner.cache.length(slot) :])
+            return Work(slot, tokens, logits=(len(tokens) - 1,))
+        base = growth.level[0]
+        rows = tuple(growth.tokens[base:])
+        return Work(slot, rows, tuple(growth.parents), base, logits=tuple(range(len(rows))))
+
+    def _settle(self, growth: _Growth) -> None:
+        """What depth 0 read is committed text."""
+        slot, cache = growth.context.state, self.runner.cache
+        read = growth.context.tokens[cache.length(slot) :]
+        cache.keep(slot, read, range(len(read)))
+
+    def _extend(self, growth: _Growth, depth: int, logits: torch.Tensor) -> None:
+        """Add one level below the nodes whose logits [nodes, vocab] these are."""
+        context = growth.context
+        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
+        level, growth.level = growth.level, []
+        first = len(growth.tokens)
+        if self.options.width > 1:
+            self._widen(growth, level, shaper.bend(logits, lambda i: growth.path(level[i])))
+        else:
+            self._draw(growth, level[0], depth, shaper, logits)
+        alive = range(first, len(growth.tokens))
+        if min((growth.reach[n] for n in alive), default=1.0) >= self.options.threshold or self.options.width > 1:
+            growth.level = list(alive)
+
+    def _draw(self, growth: _Growth, parent: int, depth: int, shaper: Shaper, logits: torch.Tensor) -> None:
+        """One token of a chain: drawn from q, or the most likely one when the request is greedy."""
+        if growth.context.sampling.greedy:
+            bent = shaper.bend(logits, lambda _: tuple(growth.tokens))[0]
+            token = int(bent.argmax())
+            chance = float((bent[token] - bent.logsumexp(-1)).exp())
+            growth.add(parent, token, None, chance)
+            return
+        q = Dist(shaper.probabilities(logits, lambda _: tuple(growth.tokens))[0].cpu().numpy())
+        token = growth.context.rng.categorical(q, Purpose.DRAFT, depth)
+        growth.add(parent, token, q, q.prob(token))
+
+    def _widen(self, growth: _Growth, level: list[int], logits: torch.Tensor) -> None:
+        """The likeliest continuations of a level by cumulative probability; ties go to the lowest id."""
+        width = min(self.options.width, growth.budget - len(growth.tokens))
+        p = torch.softmax(logits.double(), -1)
+        order = torch.sort(p, -1, descending=True, stable=True)
+        tokens, chances = order.indices[:, :width].tolist(), order.values[:, :width].tolist()
+        reach = np.array([growth.reach[n] if n >= 0 else 1.0 for n in level])[:, None] * np.array(chances)
+        best = np.argsort(-reach, axis=None, kind="stable")[:width]
+        for row, column in sorted(divmod(int(i), reach.shape[1]) for i in best):
+            if reach[row, column] >= self.options.threshold:
+                growth.add(level[row], tokens[row][column], None, chances[row][column])
+
+    def _finish(self, growth: _Growth) -> Draft:
+        drawn = tuple(growth.q) if any(q is not None for q in growth.q) else None
+        columns = (tuple(growth.tokens), tuple(growth.parents), drawn, tuple(growth.confidence))
+        return Draft(*columns, source="draft-model")
+
+    def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""
+        cache = self.runner.cache
+        for context, outcome in zip(batch, outcomes, strict=True):
+            slot = context.state
+            if outcome.draft is not None and outcome.verdict is not None:
+                read = [node for node in outcome.verdict.path if node < cache.unjudged(slot)]
+                cache.keep(slot, [outcome.draft.tokens[node] for node in read], read)

@@ -1,0 +1,274 @@
+"""The only loop: admit -> pick -> plan -> run -> commit -> emit. It knows contracts and no method.
+
+One thread owns an engine; `add`, `abort` and `step` are called from that thread.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from forerun.config import check_tokens
+from forerun.decoders.contract import Decoder, Plan, Seat
+from forerun.drafters.contract import Drafter
+from forerun.engine.request import Request
+from forerun.engine.runner import ModelRunner, healthy
+from forerun.engine.stats import EngineStats
+from forerun.engine.text import Detokenizer, StopFinder
+from forerun.errors import ForerunError, RequestError
+from forerun.planners.contract import Planner
+from forerun.rng import CounterRng, Rng
+from forerun.schedulers.contract import Candidate, Pick, Scheduler
+from forerun.types import Context, Event, Output, Sampling, Turn
+
+_LOG = logging.getLogger("forerun")
+
+
+@dataclass(frozen=True)
+class Members:
+    """The chosen member of every family that the loop calls."""
+
+    drafter: Drafter
+    decoder: Decoder
+    planner: Planner
+    scheduler: Scheduler
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of an engine."""
+
+    vocab: int
+    context_length: int  # prompt and output of one request
+    max_requests: int
+    max_step_tokens: int
+    eos: tuple[int, ...] = ()
+
+
+class Engine:
+    """Requests in, events out."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        members: Members,
+        limits: Limits,
+        decode: Callable[[Sequence[int]], str],
+        stats: EngineStats | None = None,
+    ) -> None:
+        self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
+        self.cache, self.stats = runner.cache, stats or EngineStats()
+        self.requests: dict[int, Request] = {}  # all that are not finished, by id
+        self._next, self._said = 0, list[Event]()
+
+    def add(self, prompt: Sequence[int], sampling: Sampling, scope: str = "", rng: Rng | None = None) -> int:
+        """A new request; its id. Raises RequestError, in one sentence, for what cannot be served."""
+        check_tokens(sampling, prompt, self.limits.vocab)
+        room = self.limits.context_length - len(prompt)
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token.")
+        if room < 1:
+            size = f"{len(prompt)} tokens and the context holds {self.limits.context_length}"
+            raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(63))
+        ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(self.limits.eos))
+        number, self._next = self._next, self._next + 1
+        self.requests[number] = Request(
+            id=number,
+            arrival=number,
+            tokens=list(prompt),
+            prompt_length=len(prompt),
+            sampling=sampling,
+            rng=rng or CounterRng(sampling.seed or 0),
+            limit=min(sampling.max_tokens or room, room),
+            ends=frozenset(ends),
+            detokenizer=Detokenizer(self.decode, prompt),
+            stops=StopFinder(sampling.stop),
+            scope=scope,
+        )
+        return number
+
+    def abort(self, number: int) -> None:
+        """End a request now; its event comes with the next step. Unknown or finished ids are ignored."""
+        request = self.requests.get(number)
+        if request is not None:
+            self._said.append(self._end(request, "abort"))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do or say anything."""
+        return bool(self.requests or self._said)
+
+    def step(self) -> list[Event]:
+        """One round for everybody that fits in it."""
+        began = perf_counter()
+        self._admit()
+        seats = self._seat(self._pick())
+        planning = perf_counter()
+        if not seats:
+            return self._say()
+        plans = self.members.decoder.plan(seats)
+        running = perf_counter()
+        try:
+            outputs = self._run(plans)
+        except Exception as problem:  # noqa: BLE001 - the requests of this pass end with an error, the engine lives
+            return self._fail(seats, problem)
+        committing = perf_counter()
+        turns = self._commit(seats, plans, outputs)
+        emitting = perf_counter()
+        self._emit(seats, plans, turns)
+        self._clock(began, planning, running, committing, emitting)
+        return self._say()
+
+    # admit
+
+    def _admit(self) -> None:
+        """Give slots to waiting requests while there are slots, and room for what they must run."""
+        waiting = [self._candidate(r) for r in self.requests.values() if r.slot is None]
+        if not waiting:
+            return
+        running = len(self.requests) - len(waiting)
+        for number in self.members.scheduler.admit(waiting):
+            request = self.requests[number]
+            if running == self.limits.max_requests or (running and self.cache.free() < request.pending + 1):
+                return
+            request.slot, request.done = self.cache.open(request.tokens, request.scope)
+            running += 1
+            if request.context is None:
+                request.stats.cached = request.done
+                context = Context(number, request.tokens, request.prompt_length, request.sampling, request.rng)
+                request.context = replace(context, state=self.members.drafter.start(context))
+
+    def _candidate(self, r: Request) -> Candidate:
+        return Candidate(r.id, r.arrival, r.pending, r.slot is not None)
+
+    # pick
+
+    def _pick(self) -> list[Pick]:
+        running = [self._candidate(r) for r in self.requests.values() if r.slot is not None]
+        return self.members.scheduler.pick(running, self.limits.max_step_tokens) if running else []
+
+    def _seat(self, picks: Sequence[Pick]) -> list[Seat]:
+        """Budgets from the planner, memory from the cache; who finds no memory waits."""
+        chosen = [(self.requests[p.id], p.count) for p in picks]
+        ready = [r for r, count in chosen if count == r.pending]
+        room = self.limits.max_step_tokens - sum(count for _, count in chosen)
+        contexts = [r.context for r in ready if r.context is not None]
+        shares = dict(zip([r.id for r in ready], self.members.planner.share(contexts, room), strict=True))
+        seats: list[Seat] = []
+        for request, count in chosen:
+            last = count == request.pending
+            budget = max(0, min(shares.get(request.id, 0), request.limit - request.written - 1))
+            granted = self._reserve(request, count, budget) if request.slot is not None else None
+            if granted is None or request.slot is None or request.context is None:
+                continue
+            pending = tuple(request.tokens[request.done : request.done + count])
+            seats.append(Seat(request.context, request.slot, pending, last, granted))
+            request.rng.begin(request.stats.steps, len(request.tokens))
+        return [s for s in seats if s.context.id in self.requests and self.requests[s.context.id].slot == s.slot]
+
+    def _reserve(self, request: Request, count: int, budget: int) -> int | None:
+        """The budget that memory allows; None where not even the pending tokens fit and the request must wait."""
+        slot = request.slot if request.slot is not None else -1
+        while not self.cache.reserve(slot, count + budget):
+            if budget:
+                budget = 0
+                continue
+            youngest = max((r for r in self.requests.values() if r.slot is not None), key=lambda r: r.arrival)
+            if youngest is request and len([r for r in self.requests.values() if r.slot is not None]) == 1:
+                self._said.append(self._end(request, "length"))  # alone, and the cache cannot hold one token more
+                return None
+            self._preempt(youngest)
+            if youngest is request:
+                return None
+        return budget
+
+    def _preempt(self, request: Request) -> None:
+        """Take the slot; the request reads its tokens again later and goes on where it was."""
+        if request.slot is not None:
+            self.cache.close(request.slot)
+        request.slot, request.done = None, 0
+        request.stats.preempted += 1
+        self.stats.preemptions += 1
+
+    # run and commit
+
+    def _run(self, plans: Sequence[Plan]) -> list[Output]:
+        self.stats.rows += sum(len(p.work.tokens) for p in plans)
+        return self.runner.run([p.work for p in plans])
+
+    def _fail(self, seats: Sequence[Seat], problem: Exception) -> list[Event]:
+        """The pass itself failed; nobody's cache can be trusted to hold it."""
+        _LOG.exception("a pass failed")
+        for seat in seats:
+            request = self.requests[seat.context.id]
+            request.error = f"the pass failed: {problem}"
+            self.stats.failed_requests += 1
+            self._said.append(self._end(request, "error"))
+        return self._say()
+
+    def _commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        """Every sound seat's turn from the decoder; a seat whose logits are broken ends alone."""
+        sound = [i for i, fine in enumerate(healthy(outputs)) if fine]
+        broken = Turn((), (), error="the model returned logits that are not finite; check its weights and dtype.")
+        turns = [broken] * len(seats)
+        columns = [[column[i] for i in sound] for column in (seats, plans, outputs)]
+        for i, turn in zip(sound, self._judge(*columns), strict=True):
+            turns[i] = turn
+        return turns
+
+    def _judge(self, seats: list[Any], plans: list[Any], outputs: list[Any]) -> list[Turn]:
+        try:
+            return self.members.decoder.commit(seats, plans, outputs)
+        except Exception as problem:  # noqa: BLE001 - the requests of this step end with an error, the engine lives
+            _LOG.exception("judging a step failed")
+            sentence = str(problem) if isinstance(problem, ForerunError) else f"judging failed: {problem!r}."
+            return [Turn((), (), error=sentence)] * len(seats)
+
+    # emit
+
+    def _emit(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn]) -> None:
+        for seat, plan, turn in zip(seats, plans, turns, strict=True):
+            request = self.requests[seat.context.id]
+            if turn.error is not None:
+                request.error = turn.error
+                self.stats.failed_requests += 1
+                self._said.append(self._end(request, "error"))
+                continue
+            used, text = request.commit(turn.emissions)
+            if turn.emissions:
+                request.stats.count(turn, len(used))
+            keep = turn.keep[: len(seat.pending) + len(used)]
+            self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
+            request.done += len(keep)
+            if request.finish_reason is not None:
+                self._said.append(self._end(request, request.finish_reason, Event(request.id, used, text)))
+            elif used:
+                self._said.append(Event(request.id, used, text, time=perf_counter()))
+
+    def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
+        """Give everything back; the last event of the request."""
+        del self.requests[request.id]
+        if request.slot is not None:
+            self.cache.close(request.slot)
+            request.slot = None
+        if request.context is not None:
+            self.members.drafter.stop(request.context)
+        if event is None:
+            event = Event(request.id, (), request.flush())
+        return replace(event, finish_reason=reason, error=request.error, time=perf_counter(), stats=request.stats)
+
+    def _say(self) -> list[Event]:
+        said, self._said = self._said, []
+        return said
+
+    def _clock(self, *marks: float) -> None:
+        began, planning, running, committing, emitting = marks
+        self.stats.steps += 1
+        self.stats.plan_time += running - planning
+        self.stats.run_time += committing - running
+        self.stats.commit_time += emitting - committing
+        self.stats.other_time += (planning - began) + (perf_counter() - emitting)

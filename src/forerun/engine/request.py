@@ -1,0 +1,71 @@
+"""One request's life: its tokens, where it stands, and the text that became certain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from forerun.engine.stats import RequestStats
+from forerun.engine.text import Detokenizer, StopFinder
+from forerun.rng import Rng
+from forerun.types import Context, Emission, Sampling
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Changes only through the engine. `tokens` are the prompt, then everything committed."""
+
+    id: int
+    arrival: int
+    tokens: list[int]
+    prompt_length: int
+    sampling: Sampling
+    rng: Rng
+    limit: int  # tokens it may write
+    ends: frozenset[int]  # tokens that end it
+    detokenizer: Detokenizer
+    stops: StopFinder
+    scope: str = ""
+    slot: int | None = None
+    done: int = 0  # tokens whose keys and values are in the cache
+    context: Context | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    stats: RequestStats = field(default_factory=RequestStats)
+
+    @property
+    def pending(self) -> int:
+        """Tokens that must still go through the target."""
+        return len(self.tokens) - self.done
+
+    @property
+    def written(self) -> int:
+        """Tokens committed after the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+    def commit(self, emissions: Sequence[Emission]) -> tuple[tuple[Emission, ...], str]:
+        """Append tokens until one ends the request; what was appended, and the text that became certain."""
+        pieces: list[str] = []
+        for count, emission in enumerate(emissions, 1):
+            self.tokens.append(emission.token)
+            piece, reason = self._read(emission.token)
+            pieces.append(piece)
+            if reason is not None:
+                self.finish_reason = reason
+                return tuple(emissions[:count]), "".join(pieces)
+        return tuple(emissions), "".join(pieces)
+
+    def _read(self, token: int) -> tuple[str, str | None]:
+        """Text of one more token, and why the request ends with it, if it does."""
+        if token in self.ends and self.written > self.sampling.min_tokens:
+            return self.flush(), "stop"
+        shown, stopped = self.stops.push(self.detokenizer.push(token))
+        if stopped:
+            return shown, "stop"
+        if self.written < self.limit:
+            return shown, None
+        rest, stopped = self.stops.push(self.detokenizer.finish())
+        return (shown + rest, "stop") if stopped else (shown + rest + self.stops.finish(), "length")
+
+    def flush(self) -> str:
+        """Text still held back, when the request ends for another reason than a stop string."""
+        shown, stopped = self.stops.push(self.detokenizer.finish())
+        return shown if stopped else shown + self.stops.finish()

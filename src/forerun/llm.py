@@ -1,0 +1,163 @@
+"""LLM(...).generate / .stream / .chat: the library face."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from time import perf_counter
+from typing import Any
+
+from rich.progress import Progress
+
+from forerun.build import build_engine, load_target
+from forerun.config import Config
+from forerun.engine.engine import Engine
+from forerun.engine.stats import RequestStats
+from forerun.errors import RequestError
+from forerun.models.contract import Model
+from forerun.models.tokenizer import Tokenizer, load_tokenizer
+from forerun.types import Emission, Event, Sampling
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one prompt."""
+
+    prompt_tokens: tuple[int, ...]
+    text: str
+    emissions: tuple[Emission, ...]
+    finish_reason: str  # stop, length, abort or error
+    stats: RequestStats
+    error: str | None = None
+    seconds: float = 0.0  # from the request to its last token
+    first_token: float = 0.0  # seconds to the first token
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Ids of the output, an end-of-sequence token included."""
+        return tuple(e.token for e in self.emissions)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Who guessed each token; "target" where the target said it itself."""
+        return tuple(e.source for e in self.emissions)
+
+    @property
+    def logprobs(self) -> tuple[Any, ...]:
+        """types.Logprob per token where the sampling asked for them, else None."""
+        return tuple(e.logprob for e in self.emissions)
+
+
+@dataclass
+class _Collector:
+    """Events of one request -> its Result."""
+
+    prompt: tuple[int, ...]
+    began: float
+    emissions: list[Emission] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    first: float = 0.0
+
+    def add(self, event: Event) -> Result | None:
+        if event.emissions and not self.emissions:
+            self.first = event.time - self.began
+        self.emissions += event.emissions
+        self.pieces.append(event.text)
+        if event.finish_reason is None:
+            return None
+        return Result(
+            self.prompt,
+            "".join(self.pieces),
+            tuple(self.emissions),
+            event.finish_reason,
+            event.stats,
+            event.error,
+            event.time - self.began,
+            self.first,
+        )
+
+
+class LLM:
+    """A model, and every way to decode from it.
+
+    `LLM("folder", drafter="ngram", width=4)`: keywords are fields of Config; others are options of the drafter.
+    Does not: download anything. Not thread-safe.
+    """
+
+    def __init__(self, model: str | Model = "reference", tokenizer: Tokenizer | None = None, **keywords: Any) -> None:  # noqa: ANN401
+        name = model if isinstance(model, str) else model.info.name
+        self.config, options = Config.parse(model=name, **keywords)
+        self.model = load_target(self.config) if isinstance(model, str) else model
+        self.tokenizer = tokenizer or load_tokenizer(name)
+        self.engine: Engine = build_engine(self.config, self.model, self.tokenizer.decode, options)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling: Sampling | None = None, *, progress: bool = False
+    ) -> list[Result]:
+        """One Result per prompt, in their order; all of them run together."""
+        many = _as_list(prompts)
+        collectors: dict[int, _Collector] = {}
+        results: dict[int, Result] = {}
+        try:
+            for prompt in many:
+                number, tokens = self._add(prompt, sampling)
+                collectors[number] = _Collector(tokens, perf_counter())
+            with Progress(disable=not progress, transient=True) as bar:
+                task = bar.add_task("generating", total=len(many))
+                while len(results) < len(many):
+                    for event in self.engine.step():
+                        done = collectors[event.request].add(event) if event.request in collectors else None
+                        if done is not None:
+                            results[event.request] = done
+                            bar.advance(task)
+        finally:
+            self._drop(collectors.keys() - results.keys())
+        return [results[number] for number in collectors]
+
+    def stream(self, prompt: Prompt, sampling: Sampling | None = None) -> Iterator[Event]:
+        """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
+        number, _ = self._add(prompt, sampling)
+        done = False
+        try:
+            while not done:
+                for event in self.engine.step():
+                    if event.request == number:
+                        done = event.finish_reason is not None
+                        yield event
+        finally:
+            if not done:
+                self._drop({number})
+
+    def chat(self, messages: Messages, sampling: Sampling | None = None) -> Result:
+        """The model's answer to a conversation, by the chat template of the model's folder."""
+        return self.generate([self.tokenizer.chat(messages)], sampling)[0]
+
+    def plain(self) -> "LLM":
+        """The same model and weights, decoded one token per step: what everything is compared with."""
+        same = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "model"}
+        return LLM(self.model, self.tokenizer, **{**same, "drafter": "none", "decoder": "autoregressive"})
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
+        return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+
+    def _add(self, prompt: Prompt, sampling: Sampling | None) -> tuple[int, tuple[int, ...]]:
+        tokens = self.encode(prompt)
+        return self.engine.add(tokens, sampling or Sampling()), tuple(tokens)
+
+    def _drop(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self.engine.abort(number)
+        while numbers and not numbers.isdisjoint(self.engine.requests):
+            self.engine.step()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    many = list(prompts)
+    if not many:
+        raise RequestError("there are no prompts; give at least one.")
+    return [prompts] if isinstance(many[0], int) else many  # type: ignore[list-item]
+

@@ -1,0 +1,40 @@
+"""What a model is: a frozen config and one flat forward over a Pass and a Cache.
+
+Tree masks, hidden states and partial depth are part of the call. A model holds weights and nothing that changes.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from forerun.caches.contract import Cache
+from forerun.types import KVLayout, Pass, PassOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the engine and the members may know about a model."""
+
+    name: str
+    vocab_size: int  # rows of the logits, padded rows included
+    context_length: int
+    hidden_size: int
+    num_layers: int
+    layout: KVLayout
+    eos: tuple[int, ...] = ()
+    companion: str | None = None  # folder of a drafter that the model's own folder names
+    weight_bytes: int = 0
+
+
+class Model(ABC):
+    """Logits and hidden states of a flat pass. The cache it is given was made for its layout."""
+
+    info: ModelInfo
+
+    @abstractmethod
+    def forward(self, work: Pass, cache: Cache) -> PassOutput:
+        """Run the pass: write keys and values of its rows to the cache, read what each row may see, return logits.
+
+        Does not: advance the cache (the runner does), sample, or keep anything.
+        """

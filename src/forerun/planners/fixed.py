@@ -1,0 +1,32 @@
+"""The same budget for every request in every step.
+
+Does not: look at load, acceptance or cost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.planners.contract import Planner
+from forerun.types import Context, Facts, Setup
+
+
+class FixedPlanner(Planner):
+    """`nodes` for everybody; in the order of the batch where the room does not suffice."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """`nodes`: the most that one request drafts in one step."""
+
+        nodes: int = 8
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options = options
+
+    def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        shares: list[int] = []
+        for _ in batch:
+            shares.append(min(self.options.nodes, room))
+            room -= shares[-1]
+        return shares

@@ -1,0 +1,80 @@
+"""Randomness per request and counter-based: same seed, same tokens, whatever else is in the batch.
+
+Every draw names what it is for. A draw for the target's own token at a position is made once in a request's life,
+so its key is the position alone: plain decoding and every verifier that draws there see the same number. All other
+draws may be repeated at a position in a later step (a rejected draft is drafted again), and a verifier that judges
+nodes jointly may have looked at them already; their key holds the step as well, so that no number is used twice.
+
+Positions are counted from the end of what is committed (`depth`), so that a verifier need not know where it is.
+"""
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from hashlib import blake2b
+from struct import Struct
+
+import numpy as np
+
+from forerun.types import Dist
+
+_KEY = Struct("<QqqqB")
+_UNIT = 2.0**-53
+
+
+class Purpose(IntEnum):
+    """What a draw is for."""
+
+    TARGET = 0  # the target's token at a position
+    ACCEPT = 1  # whether a drafted node is accepted
+    DRAFT = 2  # a drafted token
+
+
+class Rng(ABC):
+    """Draws of one request. The engine calls `begin` at every step of the request, before anything is drawn."""
+
+    step: int = 0
+    position: int = 0  # tokens committed so far; depth 0 is the token that comes next
+
+    def begin(self, step: int, position: int) -> None:
+        """Say where the request stands."""
+        self.step, self.position = step, position
+
+    @abstractmethod
+    def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
+        """Draw a token id from p. `index` tells draws of the same purpose at the same depth apart."""
+
+    @abstractmethod
+    def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
+        """True with the given probability; chance >= 1 is always True, chance <= 0 never."""
+
+
+class CounterRng(Rng):
+    """Numbers from a keyed hash of (seed, step, position, index, purpose): no state, so nothing can drift."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed & 0xFFFFFFFFFFFFFFFF
+
+    def uniform(self, purpose: Purpose, depth: int, index: int = 0) -> float:
+        """A float64 in [0, 1) with 53 random bits."""
+        step = 0 if purpose is Purpose.TARGET else self.step
+        key = _KEY.pack(self.seed, step, self.position + depth, index, purpose)
+        return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) * _UNIT
+
+    def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
+        if len(p.probs) == 1:
+            return int(p.ids[0]) if p.ids is not None else 0
+        at = invert(p, self.uniform(purpose, depth, index))
+        return int(p.ids[at]) if p.ids is not None else at
+
+    def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
+        return chance >= 1 or (chance > 0 and self.uniform(purpose, depth, index) < chance)
+
+
+def invert(p: Dist, u: float) -> int:
+    """The index at which the cumulative mass of p first exceeds u times its total, summed in float64.
+
+    float64, because in float32 a tail of many small probabilities is lost in the sum. Never an index of zero mass.
+    """
+    mass = np.cumsum(p.probs, dtype=np.float64)
+    at = int(np.searchsorted(mass, u * mass[-1], side="right"))
+    return at if at < len(mass) else int(np.flatnonzero(p.probs)[-1])

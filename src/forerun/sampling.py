@@ -1,0 +1,199 @@
+"""One function from logits to p, used on every node with that node's own prefix, for the target and for drafts.
+
+Order: bans and biases, penalties, temperature, top-k, top-p, min-p, typical-p, epsilon, eta; each cut-off sees the
+renormalised result of the one before (as in transformers). Ties go to the lowest id everywhere.
+Does not: draw anything (`rng.py`), or report log-probabilities of the changed distribution (`logprobs` are raw).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from forerun.errors import RequestError
+from forerun.types import Context, Dist, Draft, Logprob, Sampling
+
+Path = tuple[int, ...]  # tokens that a row has after the committed ones
+
+
+@dataclass(frozen=True, slots=True)
+class Shaper:
+    """Logits -> p for one request. `eos` are the ids that end a text, banned before `min_tokens`."""
+
+    sampling: Sampling
+    tokens: Sequence[int]  # prompt and output so far
+    prompt_length: int
+    eos: tuple[int, ...] = ()
+
+    def best(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> list[int]:
+        """The greedy choice of every row [n, vocab] -> n token ids."""
+        choice: list[int] = self.bend(logits, paths).argmax(-1).tolist()
+        return choice
+
+    def probabilities(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
+        """p of every row [n, vocab] -> [n, vocab]; float32, or float64 where the logits are."""
+        s = self.sampling
+        bent = self.bend(logits, paths)
+        if s.greedy:
+            return torch.nn.functional.one_hot(bent.argmax(-1), logits.shape[-1]).to(_real(logits))
+        p = torch.softmax(bent.to(_real(logits)) / s.temperature, -1)
+        for wanted, cut in (
+            (s.top_k > 0, lambda p: _top_k(p, s.top_k)),
+            (s.top_p < 1, lambda p: _top_p(p, s.top_p)),
+            (s.min_p > 0, lambda p: p >= s.min_p * p.amax(-1, keepdim=True)),
+            (s.typical_p < 1, lambda p: _typical(p, s.typical_p)),
+            (s.epsilon_cutoff > 0, lambda p: _above(p, torch.full_like(p[:, :1], s.epsilon_cutoff))),
+            (s.eta_cutoff > 0, lambda p: _above(p, _eta(p, s.eta_cutoff))),
+        ):
+            if wanted:
+                p = torch.where(cut(p), p, 0)
+                p = p / p.sum(-1, keepdim=True)
+        return p
+
+    def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
+        """Logits after bans, biases and penalties; the same tensor where none is asked for."""
+        if not needs_history(self.sampling) and not self._short(len(logits), paths):
+            return logits
+        rows = [paths(i) for i in range(len(logits))]
+        bent = self._penalize(logits.to(_real(logits), copy=True), rows)
+        if self.sampling.logit_bias:
+            ids = torch.tensor(list(self.sampling.logit_bias), device=bent.device)
+            bent[:, ids] += torch.tensor(list(self.sampling.logit_bias.values()), dtype=bent.dtype, device=bent.device)
+        for row, path in enumerate(rows):
+            banned = self._banned(path)
+            if banned:
+                bent[row, torch.tensor(sorted(banned), device=bent.device)] = -torch.inf
+        if self.sampling.allowed_tokens is not None:
+            allowed = torch.zeros(bent.shape[-1], dtype=torch.bool, device=bent.device)
+            allowed[list(self.sampling.allowed_tokens)] = True
+            bent.masked_fill_(~allowed, -torch.inf)
+        if bent.amax(-1).isneginf().any():
+            message = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
+            raise RequestError(message)
+        return bent
+
+    def _short(self, rows: int, paths: Callable[[int], Path]) -> bool:
+        """Whether some row is still below `min_tokens`."""
+        written = len(self.tokens) - self.prompt_length
+        return written < self.sampling.min_tokens and any(
+            written + len(paths(i)) < self.sampling.min_tokens for i in range(rows)
+        )
+
+    def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
+        s, vocab = self.sampling, logits.shape[-1]
+        if s.repetition_penalty == 1 and not s.presence_penalty and not s.frequency_penalty:
+            return logits
+        prompt, output = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
+        counts = np.stack([np.bincount([*output, *path], minlength=vocab) for path in rows])
+        seen = torch.from_numpy((counts + np.bincount(list(prompt), minlength=vocab)) > 0).to(logits.device)
+        written = torch.from_numpy(counts).to(logits)
+        scaled = torch.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
+        logits = torch.where(seen, scaled, logits)
+        return logits - s.presence_penalty * (written > 0) - s.frequency_penalty * written
+
+    def _banned(self, path: Path) -> set[int]:
+        s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
+        banned = set((*self.eos, *s.stop_token_ids)) if written < s.min_tokens else set()
+        if s.bad_words or s.no_repeat_ngram:
+            text = [*self.tokens, *path]
+            for word in s.bad_words:
+                if len(word) == 1 or tuple(text[1 - len(word) :]) == word[:-1]:
+                    banned.add(word[-1])
+            banned |= _repeats(text, s.no_repeat_ngram)
+        return banned
+
+
+def needs_history(s: Sampling) -> bool:
+    """Whether p depends on more than the logits of its own row."""
+    penalties = s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty
+    bans = s.no_repeat_ngram or s.logit_bias or s.bad_words or s.allowed_tokens is not None
+    return bool(penalties or bans)
+
+
+class Rows:
+    """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i."""
+
+    def __init__(self, logits: torch.Tensor, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
+        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+
+        def paths(row: int) -> Path:
+            return path_to(draft, row - 1)
+
+        if context.sampling.greedy:
+            self._best: list[int] | None = shaper.best(logits, paths)
+        else:
+            self._best, self._rows = None, shaper.probabilities(logits, paths).cpu().numpy()
+
+    def __getitem__(self, node: int) -> Dist:
+        return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])
+
+
+def path_to(draft: Draft, node: int) -> Path:
+    """Drafted tokens from the root down to `node`, itself included; () for -1."""
+    found: list[int] = []
+    while node >= 0:
+        found.append(draft.tokens[node])
+        node = draft.parents[node]
+    return tuple(reversed(found))
+
+
+def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
+    """Raw log-probability of `token` in one row [vocab], its rank, and the `count` best tokens."""
+    values = torch.log_softmax(logits.to(_real(logits)), -1)
+    order = torch.sort(values, descending=True, stable=True).indices[:count].tolist() if count else []
+    own = values[token]
+    rank = int((values > own).sum()) + 1
+    return Logprob(float(own), rank, tuple((t, float(values[t])) for t in order))
+
+
+def _real(logits: torch.Tensor) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def _top_k(p: torch.Tensor, k: int) -> torch.Tensor:
+    least = p.topk(min(k, p.shape[-1]), -1).values[:, -1:]
+    above, level = p > least, p == least
+    room = k - above.sum(-1, keepdim=True)
+    return above | (level & (level.cumsum(-1) <= room))
+
+
+def _first(order: torch.Tensor, p: torch.Tensor, mass: float) -> torch.Tensor:
+    """The shortest beginning of `order` with at least this mass, as a mask; the first is always in."""
+    sorted_p = p.gather(-1, order)
+    inside = sorted_p.cumsum(-1) - sorted_p < mass
+    inside[:, 0] = True
+    return torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, inside)
+
+
+def _top_p(p: torch.Tensor, mass: float) -> torch.Tensor:
+    return _first(torch.sort(p, -1, descending=True, stable=True).indices, p, mass)
+
+
+def _entropy(p: torch.Tensor) -> torch.Tensor:
+    return torch.special.entr(p).sum(-1, keepdim=True)
+
+
+def _typical(p: torch.Tensor, mass: float) -> torch.Tensor:
+    surprise = torch.where(p > 0, (-p.log() - _entropy(p)).abs(), torch.inf)
+    return _first(torch.sort(surprise, -1, stable=True).indices, p, mass)
+
+
+def _above(p: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """Tokens of at least this probability; the most likely one always stays, the lowest id where several are."""
+    keep = p >= floor
+    return keep.scatter(-1, p.argmax(-1, keepdim=True), value=True)
+
+
+def _eta(p: torch.Tensor, eta: float) -> torch.Tensor:
+    return torch.minimum(torch.full_like(p[:, :1], eta), eta**0.5 * torch.exp(-_entropy(p)))
+
+
+def _repeats(text: Sequence[int], n: int) -> set[int]:
+    """Tokens that would complete an n-gram that `text` already has."""
+    if n < 1 or len(text) < n:
+        return set()
+    if n == 1:
+        return set(text)
+    grams = np.lib.stride_tricks.sliding_window_view(np.asarray(text), n)
+    return set(grams[(grams[:, :-1] == np.asarray(text[1 - n :])).all(-1), -1].tolist())

@@ -1,0 +1,396 @@
+"""Every value that crosses a border between the engine and a family; all frozen.
+
+Does not: hold anything that changes. Per-request state lives in `engine/request.py`, tokens in caches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from forerun.errors import DraftError
+
+if TYPE_CHECKING:
+    import torch
+
+    from forerun.rng import Rng
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+
+class Need(StrEnum):
+    """What a member asks of the rest; the engine gives it or refuses the combination in one sentence."""
+
+    HIDDEN_STATES = "hidden-states"  # the target's hidden states of every node
+    LOGITS = "logits"  # the target's logits of every node, the rejected ones too
+    BRANCHING = "branching"  # a cache and a model that can hold a tree, not only a chain
+    SECOND_MODEL = "second-model"
+    TRAINING = "training"  # weights that must be trained before the method is of any use
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a member declares about itself; the engine, the tests and the docs read this and never a name."""
+
+    keys: tuple[str, ...] = ()  # rows of the method table (papers/methods.tsv) that this member implements
+    paper: str | None = None  # arXiv number, or a reference where there is none
+    needs: frozenset[Need] = frozenset()
+    draws: bool = False  # a drafter that samples its tokens and reports the q they were drawn from
+    exact: bool = True  # the output distribution equals the target's
+    shares: bool = False  # a cache that can reuse the prefix of another request
+    evidence: str | None = None  # docs/results entry that shows the effect, measured
+
+
+@dataclass(frozen=True, eq=False)
+class Dist:
+    """A distribution over token ids: dense when `ids` is None, else only the listed tokens have mass.
+
+    `probs`: [vocab] or [k], float32 in production and float64 on toy models; `ids`: [k], each id once.
+    """
+
+    probs: Floats
+    ids: Ints | None = None
+
+    @classmethod
+    def point(cls, token: int) -> "Dist":
+        """All mass on one token: what a chosen, not drawn, token was "drawn" from, and what greedy decoding is."""
+        return cls(_ONE, np.array([token]))
+
+    def at(self, tokens: Ints) -> Floats:
+        """Probabilities of `tokens` [n] -> [n]; zero for what is not listed."""
+        if self.ids is None:
+            return self.probs[tokens]
+        hit: Floats = (tokens[:, None] == self.ids[None, :]) @ self.probs
+        return hit
+
+    def prob(self, token: int) -> float:
+        """Probability of one token."""
+        if self.ids is None:
+            return float(self.probs[token])
+        return float(self.probs[self.ids == token].sum())
+
+    def minus(self, q: "Dist") -> "Dist":
+        """norm(max(p - q, 0)): what is left of p once a token drawn from q was refused (2211.17192, eq. 3).
+
+        Where nothing is left (p = q, so refusal has probability zero up to rounding) it is p itself.
+        """
+        rest = self.probs.copy()
+        if self.ids is not None:
+            rest -= q.at(self.ids)
+        elif q.ids is None:
+            rest -= q.probs
+        else:
+            rest[q.ids] -= q.probs
+        np.maximum(rest, 0, out=rest)
+        total = rest.sum(dtype=np.float64)
+        return Dist(rest / rest.dtype.type(total), self.ids) if total > 0 else self
+
+
+_ONE: Floats = np.ones(1, np.float32)
+
+
+class Target(Protocol):
+    """The target's distribution p after every node: `target[node]`, where node -1 is the last committed token."""
+
+    def __getitem__(self, node: int, /) -> Dist: ...
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A tree of guessed tokens. Node i hangs under parents[i] < i; -1 is the last committed token.
+
+    `q[i]` is what token i was drawn from, given that its elder siblings were refused; None there, or no q at all,
+    means that the token was chosen: a point mass. `confidence[i]` is the drafter's own guess that node i is
+    accepted if its parent is. `source` says who guessed each node, or all of them.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    q: tuple[Dist | None, ...] | None = None
+    confidence: tuple[float, ...] | None = None
+    source: str | tuple[str, ...] = ""
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], source: str = "", q: tuple[Dist | None, ...] | None = None) -> "Draft":
+        """A draft without branches."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), q, None, source)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def _children(self) -> tuple[tuple[int, ...], ...]:
+        lists: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+        for node, parent in enumerate(self.parents):
+            lists[parent].append(node)
+        return tuple(tuple(nodes) for nodes in lists)
+
+    def children(self, node: int) -> tuple[int, ...]:
+        """Child nodes in the order in which they are to be judged; of the root for -1."""
+        return self._children[node]
+
+    def drawn_from(self, node: int) -> Dist:
+        """The distribution that `tokens[node]` was drawn from: its q, or a point mass."""
+        q = self.q[node] if self.q is not None else None
+        return q if q is not None else Dist.point(self.tokens[node])
+
+    def source_of(self, node: int) -> str:
+        """Who guessed this node."""
+        return self.source if isinstance(self.source, str) else self.source[node]
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Depth of every node; children of the last committed token have depth 1."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(1 + (found[parent] if parent >= 0 else 0))
+        return tuple(found)
+
+    @cached_property
+    def first_child_next_sibling(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The same tree in the two arrays that grammar libraries walk; -1 where there is none."""
+        first, sibling = [-1] * len(self.tokens), [-1] * len(self.tokens)
+        for node, nodes in enumerate((*self._children[:-1], self._children[-1])):
+            if nodes and node < len(self.tokens):
+                first[node] = nodes[0]
+            for elder, younger in zip(nodes, nodes[1:], strict=False):
+                sibling[elder] = younger
+        return tuple(first), tuple(sibling)
+
+    def check(self, vocab: int, budget: int) -> None:
+        """Raise DraftError unless this is a tree within budget whose tokens exist and could have been drawn."""
+        size = len(self.tokens)
+        if size > budget:
+            raise DraftError(f"the draft has {size} nodes and the budget was {budget}; propose at most the budget.")
+        columns = (self.parents, self.q, self.confidence, self.source if not isinstance(self.source, str) else None)
+        if any(column is not None and len(column) != size for column in columns):
+            raise DraftError(f"the draft has {size} tokens, but a column of another length; give one entry per token.")
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if not 0 <= token < vocab:
+                raise DraftError(f"drafted token {token} is outside the vocabulary of {vocab}; draft ids in [0, {vocab}).")
+            if not -1 <= parent < node:
+                raise DraftError(f"node {node} hangs under {parent}; a parent comes before its child, -1 is the root.")
+            if self.q is not None and self.q[node] is not None and not self.drawn_from(node).prob(token) > 0:
+                raise DraftError(f"node {node} reports q({token}) = 0, so it was not drawn from q; report the true q.")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """Which layers a pass runs: partial depth is asked for, never patched in."""
+
+    layers: tuple[int, ...]  # in order; every other layer is skipped
+    logits: bool = True  # apply the final norm and the head to the last of them
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the target must run for one request in one pass.
+
+    `tokens` are appended after what the cache holds for `slot`. `parents[i]` is the index within this work of the
+    token that i follows, -1 for the last cached token; None means a chain. `base` counts tokens of earlier passes
+    that still await judgement (a drafter that grows a tree level by level); `parents` then covers these as well.
+    """
+
+    slot: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...] | None = None
+    base: int = 0
+    logits: tuple[int, ...] = ()  # indices of the tokens whose logits are wanted
+    hidden: tuple[int, ...] = ()  # layers whose output hidden states are wanted, for every token; -1 is the last
+    plan: LayerPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What came back for one Work."""
+
+    logits: "torch.Tensor"  # [len(work.logits), vocab]
+    hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One request's part of a pass: rows [start, start + count) of the flat tensors."""
+
+    slot: int
+    start: int
+    count: int
+    past: int  # committed tokens in the cache
+    base: int  # tokens of earlier passes after those, not yet judged
+    mask: "torch.Tensor | None"  # bool [count, base + count], which of the unjudged tokens each row sees; None: causal
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One flattened forward for everybody; ragged, nothing is padded."""
+
+    tokens: "torch.Tensor"  # int64 [rows]
+    positions: "torch.Tensor"  # int64 [rows]
+    segments: tuple[Segment, ...]
+    logits: "torch.Tensor | None"  # int64 [n], rows whose logits are wanted; None: all
+    hidden: tuple[int, ...] = ()
+    plan: LayerPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """What a model returns for a Pass, still flat."""
+
+    logits: "torch.Tensor"  # [n, vocab]
+    hidden: Mapping[int, "torch.Tensor"]  # layer -> [rows, hidden]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The accepted nodes, root first, and the token that the target adds after them."""
+
+    path: tuple[int, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request's part of a pass. No draft and no verdict while its prompt is still being read."""
+
+    work: Work
+    output: Output
+    draft: Draft | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a member may see of one request; `tokens` grows between steps and is not the member's to change."""
+
+    id: int
+    tokens: Sequence[int]  # prompt, then everything committed
+    prompt_length: int
+    sampling: "Sampling"
+    rng: "Rng"
+    state: Any = None  # what the member's own `start` returned
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Natural-log probability of an emitted token under the model's raw logits, with the best alternatives."""
+
+    value: float
+    rank: int  # 1 for the most likely token
+    top: tuple[tuple[int, float], ...] = ()  # (token, logprob), best first
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One committed token: its id and who guessed it."""
+
+    token: int
+    source: str
+    logprob: Logprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one step made of one request: tokens, and the rows of its Work that stay in the cache."""
+
+    emissions: tuple[Emission, ...]
+    keep: tuple[int, ...]  # indices into work.tokens, in order
+    drafted: int = 0
+    depth: int = 0  # of the draft's deepest node: how many tokens could have been accepted
+    error: str | None = None  # this request cannot go on; its neighbours can
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """News of one request: tokens of one step, the text that became certain, and the end if it came."""
+
+    request: int
+    emissions: tuple[Emission, ...]
+    text: str
+    finish_reason: str | None = None  # stop, length, abort or error
+    error: str | None = None
+    time: float = 0.0  # seconds on the engine's clock
+    stats: Any = None  # engine.stats.RequestStats, with the last event
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """What a model stores per token and layer: one entry of `heads` and `dims` per layer."""
+
+    heads: tuple[int, ...]
+    dims: tuple[int, ...]
+    dtype: "torch.dtype"
+    device: "torch.device"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn, and when to stop. Immutable; every field is honoured on every drafted node.
+
+    Cut-offs apply in the order of the fields. Ties go to the lowest id. Temperature 0 is greedy: the most likely
+    token after penalties, biases and bans.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0  # keep the k most likely tokens; 0: all
+    top_p: float = 1.0  # keep the smallest set with at least this mass
+    min_p: float = 0.0  # keep tokens with at least this share of the top probability
+    typical_p: float = 1.0  # keep the tokens nearest to the entropy, to at least this mass (2202.00666)
+    epsilon_cutoff: float = 0.0  # drop tokens below this probability (2210.15191)
+    eta_cutoff: float = 0.0  # drop tokens below min(eta, sqrt(eta) exp(-entropy)) (2210.15191)
+    repetition_penalty: float = 1.0  # prompt and output; divides positive logits, multiplies negative (1909.05858)
+    presence_penalty: float = 0.0  # output only
+    frequency_penalty: float = 0.0  # output only, per occurrence
+    no_repeat_ngram: int = 0  # ban tokens that would repeat an n-gram of this length
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not appear
+    allowed_tokens: tuple[int, ...] | None = None  # nothing else may be drawn
+    min_tokens: int = 0  # no end-of-sequence and no stop token before this many
+    max_tokens: int | None = None  # None: until the context is full
+    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None  # None: a fresh seed, reported in the result
+    logprobs: int | None = None  # report the token's logprob and this many alternatives
+
+    def __post_init__(self) -> None:
+        from forerun.config import check_sampling  # the limits and their sentences live with the other parsing
+
+        check_sampling(self)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the distribution is a point mass on the most likely token."""
+        return self.temperature == 0
+
+
+class Runner(Protocol):
+    """A second model with its own cache, as a drafter may use it."""
+
+    info: Any  # models.contract.ModelInfo
+    cache: Any  # caches.contract.Cache
+
+    def run(self, work: Sequence[Work]) -> list[Output]:
+        """One flat pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a member may use while it is built."""
+
+    vocab: int
+    context_length: int
+    eos: tuple[int, ...]
+    max_requests: int
+    device: "torch.device"
+    dtype: "torch.dtype"
+    open_model: Callable[[str, str], Runner]  # a second model: (folder or toy name, name of a cache)
+    hidden_size: int = 0
+    num_layers: int = 0
+    companion: str | None = None  # folder of the drafter that the target's own folder names
+    tokenizer: Any = None
