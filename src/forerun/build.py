@@ -28,9 +28,7 @@ from forerun.schedulers import SCHEDULERS
 from forerun.types import Setup
 from forerun.verifiers import VERIFIERS
 
-FAMILIES: dict[str, Registry] = {
-    r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)
-}
+FAMILIES: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,12 @@ def build_engine(
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
-    length = min(config.context_length or model.info.context_length, model.info.context_length)
-    setup = _setup(config, model, length)
-    runner = _runner(model, choices.cache, config.max_requests, length)
+    return assemble(choices, config, model, setup_for(config, model), decode)
+
+
+def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decode: Callable[..., str]) -> Engine:
+    """An engine of chosen members, which need not stand in a table."""
+    runner = _runner(model, choices.cache, config.max_requests, setup.context_length)
     stats = EngineStats()
     drafter = choices.drafter.member(choices.drafter.options, setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
@@ -72,8 +73,8 @@ def build_engine(
         choices.planner.member(choices.planner.options, setup),
         choices.scheduler.member(choices.scheduler.options),
     )
-    limits = Limits(model.info.vocab_size, length, config.max_requests, config.max_step_tokens, model.info.eos)
-    return Engine(runner, members, limits, decode, stats)
+    sizes = model.info.vocab_size, setup.context_length, config.max_requests, config.max_step_tokens
+    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats)
 
 
 def load_target(config: Config) -> Model:
@@ -83,7 +84,7 @@ def load_target(config: Config) -> Model:
 
 
 def device_of(config: Config) -> str:
-    """auto is CUDA where there is a GPU."""
+    """Auto is CUDA where there is a GPU."""
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -91,7 +92,10 @@ def device_of(config: Config) -> str:
     return config.device
 
 
-def _setup(config: Config, model: Model, length: int) -> Setup:
+def setup_for(config: Config, model: Model) -> Setup:
+    """What the members may use while they are built."""
+    length = min(config.context_length or model.info.context_length, model.info.context_length)
+
     def open_model(folder: str, cache: str) -> ModelRunner:
         second = load_model(folder, config.dtype, device_of(config))
         return _runner(second, choose(CACHES, cache), config.max_requests, min(length, second.info.context_length))

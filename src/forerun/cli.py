@@ -81,7 +81,7 @@ def split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def open_llm(config: dict[str, Any]) -> "LLM":
     """The model that the flags name."""
-    from forerun.llm import LLM  # noqa: PLC0415 - loads PyTorch, which --help need not wait for
+    from forerun.llm import LLM
 
     return LLM(**config)
 
@@ -112,18 +112,20 @@ def generate(prompt: str, *, as_json: bool, **values: Any) -> None:  # noqa: ANN
 def _as_json(llm: "LLM", prompt: str, sampling: Sampling) -> str:
     result = llm.generate(prompt, sampling)[0]
     stats = result.stats
-    return json.dumps({
-        "text": result.text,
-        "tokens": result.tokens,
-        "sources": result.sources,
-        "finish_reason": result.finish_reason,
-        "error": result.error,
-        "steps": stats.steps,
-        "tokens_per_step": stats.tokens_per_step,
-        "acceptance_rate": stats.acceptance_rate,
-        "acceptance_per_position": stats.acceptance_per_position,
-        "seconds": result.seconds,
-    })
+    return json.dumps(
+        {
+            "text": result.text,
+            "tokens": result.tokens,
+            "sources": result.sources,
+            "finish_reason": result.finish_reason,
+            "error": result.error,
+            "steps": stats.steps,
+            "tokens_per_step": stats.tokens_per_step,
+            "acceptance_rate": stats.acceptance_rate,
+            "acceptance_per_position": stats.acceptance_per_position,
+            "seconds": result.seconds,
+        }
+    )
 
 
 @program.command()
@@ -133,7 +135,7 @@ def _as_json(llm: "LLM", prompt: str, sampling: Sampling) -> str:
 def chat(system: str, **values: Any) -> None:  # noqa: ANN401
     """Talk with the model; an empty line or Ctrl-D ends the conversation."""
     config, sampling = split(values)
-    from forerun.terminal import converse  # noqa: PLC0415 - see open_llm
+    from forerun.terminal import converse
 
     converse(open_llm(config), Sampling(**sampling), system)
 
@@ -145,8 +147,10 @@ def chat(system: str, **values: Any) -> None:  # noqa: ANN401
 @sampling_options
 def demo(prompt: str, repeats: int, **values: Any) -> None:  # noqa: ANN401
     """Continue PROMPT, coloured by who guessed each token, and compare with plain decoding."""
-    config, sampling = split({"temperature": 0.0, "max_tokens": 200, **{k: v for k, v in values.items() if v is not None}})
-    from forerun.terminal import show  # noqa: PLC0415 - see open_llm
+    config, sampling = split(
+        {"temperature": 0.0, "max_tokens": 200, **{k: v for k, v in values.items() if v is not None}}
+    )
+    from forerun.terminal import show
 
     show(open_llm(config), prompt, Sampling(**sampling), repeats)
 
@@ -156,7 +160,7 @@ def demo(prompt: str, repeats: int, **values: Any) -> None:  # noqa: ANN401
 @click.option("--markdown", is_flag=True, help="Print the table of docs/methods.md.")
 def methods(*, as_json: bool, markdown: bool) -> None:
     """List every registered method with its facts and options."""
-    from forerun import methods as tables  # noqa: PLC0415 - imports every member
+    from forerun import methods as tables
 
     if as_json or markdown:
         click.echo(tables.as_json() if as_json else tables.as_markdown(), nl=as_json)

@@ -28,7 +28,9 @@ class Choice:
     @property
     def spelling(self) -> str:
         """The text that `choose` turns back into this choice; options at their defaults are left out."""
-        given = [f"{f.name}={_write(v)}" for f in fields(self.options) if (v := getattr(self.options, f.name)) != f.default]
+        given = [
+            f"{f.name}={_write(v)}" for f in fields(self.options) if (v := getattr(self.options, f.name)) != f.default
+        ]
         return f"{self.name}:{','.join(given)}" if given else self.name
 
 
@@ -193,4 +195,6 @@ def check_tokens(sampling: Sampling, prompt: typing.Sequence[int], vocab: int) -
     for where, tokens in named.items():
         bad = [t for t in tokens if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocab]
         if bad:
-            raise RequestError(f"token id {bad[0]!r} in {where} does not exist; use whole numbers from 0 to {vocab - 1}.")
+            raise RequestError(
+                f"token id {bad[0]!r} in {where} does not exist; use whole numbers from 0 to {vocab - 1}."
+            )

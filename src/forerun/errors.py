@@ -1,12 +1,12 @@
 """Every error forerun raises on purpose; each message is one sentence with a remedy.
 
-    ForerunError
-    ├── ConfigError     an unknown option, method or key, or a combination that cannot work
-    ├── ModelError      a model folder, its weights or its tokenizer cannot be used
-    ├── RequestError    one request asks for what cannot be done; the others are not touched
-    ├── CacheError      a cache is full, or its books do not balance
-    ├── DraftError      a drafter returned something that is not a draft; decoding goes on without it
-    └── TrainError      training or exporting a model cannot go on; what was saved before is intact
+ForerunError
+├── ConfigError     an unknown option, method or key, or a combination that cannot work
+├── ModelError      a model folder, its weights or its tokenizer cannot be used
+├── RequestError    one request asks for what cannot be done; the others are not touched
+├── CacheError      a cache is full, or its books do not balance
+├── DraftError      a drafter returned something that is not a draft; decoding goes on without it
+└── TrainError      training or exporting a model cannot go on; what was saved before is intact
 """
 
 import difflib

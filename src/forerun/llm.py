@@ -159,5 +159,5 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     many = list(prompts)
     if not many:
         raise RequestError("there are no prompts; give at least one.")
-    return [prompts] if isinstance(many[0], int) else many  # type: ignore[list-item]
-
+    tokens = [p for p in many if isinstance(p, int)]
+    return [tokens] if tokens else [p for p in many if not isinstance(p, int)]

@@ -9,7 +9,7 @@ from forerun.types import Facts
 class Member(ABC):
     """A row of some table. `Options` is a frozen dataclass whose fields are the options of the method."""
 
-    facts: ClassVar[Facts]
+    facts: Facts
     Options: ClassVar[type[Any]]
 
     @classmethod

@@ -10,7 +10,12 @@ from forerun.build import FAMILIES
 
 def listing() -> list[dict[str, Any]]:
     """One object per member and key: name, family, key, summary, facts, options, evidence."""
-    return [row for registry in FAMILIES.values() for name in registry for row in _rows(registry.family, name, registry[name])]
+    return [
+        row
+        for registry in FAMILIES.values()
+        for name in registry
+        for row in _rows(registry.family, name, registry[name])
+    ]
 
 
 def _rows(family: str, name: str, member: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a member of any family
@@ -47,8 +52,6 @@ def as_markdown() -> str:
     for row in listing():
         options = ", ".join(f"`{k}={v}`" for k, v in row["options"].items()) or "–"
         exact = "yes" if row["facts"]["exact"] else "**no**"
-        evidence = row["evidence"] or "–"
-        lines.append(
-            f"| {row['family']} | `{row['name']}` | {row['key'] or '–'} | {exact} | {row['summary']} | {options} | {evidence} |"
-        )
+        cells = (row["family"], f"`{row['name']}`", row["key"] or "–", exact, row["summary"], options)
+        lines.append(f"| {' | '.join((*cells, row['evidence'] or '–'))} |")
     return "\n".join(lines) + "\n"

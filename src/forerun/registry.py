@@ -25,7 +25,9 @@ class Registry(Mapping[str, Any]):
         found = {e.name: e for e in entry_points(group=f"forerun.{self.family}s")}
         taken = sorted(found.keys() & self.table.keys())
         if taken:
-            message = f"an installed package declares the {self.family} {taken[0]!r}, which is built in; rename it there."
+            message = (
+                f"an installed package declares the {self.family} {taken[0]!r}, which is built in; rename it there."
+            )
             raise ConfigError(message)
         return found
 

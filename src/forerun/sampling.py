@@ -32,7 +32,7 @@ class Shaper:
         return choice
 
     def probabilities(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
-        """p of every row [n, vocab] -> [n, vocab]; float32, or float64 where the logits are."""
+        """P of every row [n, vocab] -> [n, vocab]; float32, or float64 where the logits are."""
         s = self.sampling
         bent = self.bend(logits, paths)
         if s.greedy:
@@ -94,7 +94,7 @@ class Shaper:
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
-        banned = set((*self.eos, *s.stop_token_ids)) if written < s.min_tokens else set()
+        banned = {*self.eos, *s.stop_token_ids} if written < s.min_tokens else set[int]()
         if s.bad_words or s.no_repeat_ngram:
             text = [*self.tokens, *path]
             for word in s.bad_words:
@@ -167,16 +167,17 @@ def _first(order: torch.Tensor, p: torch.Tensor, mass: float) -> torch.Tensor:
 
 
 def _top_p(p: torch.Tensor, mass: float) -> torch.Tensor:
-    return _first(torch.sort(p, -1, descending=True, stable=True).indices, p, mass)
+    return _first(torch.sort(p, dim=-1, descending=True, stable=True).indices, p, mass)
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:
-    return torch.special.entr(p).sum(-1, keepdim=True)
+    entropy: torch.Tensor = torch.special.entr(p).sum(-1, keepdim=True)
+    return entropy
 
 
 def _typical(p: torch.Tensor, mass: float) -> torch.Tensor:
     surprise = torch.where(p > 0, (-p.log() - _entropy(p)).abs(), torch.inf)
-    return _first(torch.sort(surprise, -1, stable=True).indices, p, mass)
+    return _first(torch.sort(surprise, dim=-1, stable=True).indices, p, mass)
 
 
 def _above(p: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:

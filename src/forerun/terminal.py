@@ -78,16 +78,16 @@ def _run(llm: LLM, tokens: Sequence[int], sampling: Sampling) -> _Run:
 
 
 def _report(console: Console, pairs: Sequence[tuple[_Run, _Run]], *, exact_run: bool) -> None:
-    plain, fast = pairs[0]
-    stats = fast.stats
+    stats = pairs[0][1].stats
     speed_plain = median(len(p.tokens) / p.seconds for p, _ in pairs)
     speed_fast = median(len(f.tokens) / f.seconds for _, f in pairs)
     gain = median((len(f.tokens) / f.seconds) / (len(p.tokens) / p.seconds) for p, f in pairs)
     same = all(p.tokens == f.tokens for p, f in pairs)
     verdict = "yes" if same else "no"
-    note = "" if exact_run or same else " (sampled: the same distribution, not the same text; verifier=match gives the same text)"
+    note = "" if exact_run or same else " (sampled: the same distribution; --verifier match gives the same text)"
     console.print(f"tokens {stats.tokens} · steps {stats.steps} · tokens per step {stats.tokens_per_step:.2f}")
-    console.print(f"tokens/s plain {speed_plain:.0f} · forerun {speed_fast:.0f} · speed-up {gain:.2f}x (median of {len(pairs)})")
+    speeds = f"tokens/s plain {speed_plain:.0f} · forerun {speed_fast:.0f}"
+    console.print(f"{speeds} · speed-up {gain:.2f}x (median of {len(pairs)})")
     console.print(f"identical to plain decoding: {verdict}{note}")
 
 
@@ -113,4 +113,3 @@ def _say(console: Console, event: Event) -> str:
     if event.error:
         raise ForerunError(event.error)
     return event.text
-

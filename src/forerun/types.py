@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -155,10 +156,10 @@ class Draft:
     def first_child_next_sibling(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The same tree in the two arrays that grammar libraries walk; -1 where there is none."""
         first, sibling = [-1] * len(self.tokens), [-1] * len(self.tokens)
-        for node, nodes in enumerate((*self._children[:-1], self._children[-1])):
+        for node, nodes in enumerate(self._children):  # the root's children come last
             if nodes and node < len(self.tokens):
                 first[node] = nodes[0]
-            for elder, younger in zip(nodes, nodes[1:], strict=False):
+            for elder, younger in pairwise(nodes):
                 sibling[elder] = younger
         return tuple(first), tuple(sibling)
 
@@ -172,7 +173,7 @@ class Draft:
             raise DraftError(f"the draft has {size} tokens, but a column of another length; give one entry per token.")
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if not 0 <= token < vocab:
-                raise DraftError(f"drafted token {token} is outside the vocabulary of {vocab}; draft ids in [0, {vocab}).")
+                raise DraftError(f"drafted token {token} does not exist; draft ids from 0 to {vocab - 1}.")
             if not -1 <= parent < node:
                 raise DraftError(f"node {node} hangs under {parent}; a parent comes before its child, -1 is the root.")
             if self.q is not None and self.q[node] is not None and not self.drawn_from(node).prob(token) > 0:

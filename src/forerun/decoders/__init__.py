@@ -2,7 +2,11 @@
 
 from forerun.registry import Registry
 
-DECODERS = Registry("decoder", __name__, {
-    "autoregressive": "autoregressive:AutoregressiveDecoder",
-    "draft_verify": "draft_verify:DraftVerifyDecoder",
-})
+DECODERS = Registry(
+    "decoder",
+    __name__,
+    {
+        "autoregressive": "autoregressive:AutoregressiveDecoder",
+        "draft_verify": "draft_verify:DraftVerifyDecoder",
+    },
+)

@@ -2,8 +2,12 @@
 
 from forerun.registry import Registry
 
-DRAFTERS = Registry("drafter", __name__, {
-    "none": "none:NoDrafter",
-    "ngram": "ngram:NgramDrafter",
-    "draft-model": "draft_model:DraftModelDrafter",
-})
+DRAFTERS = Registry(
+    "drafter",
+    __name__,
+    {
+        "none": "none:NoDrafter",
+        "ngram": "ngram:NgramDrafter",
+        "draft-model": "draft_model:DraftModelDrafter",
+    },
+)

@@ -71,8 +71,8 @@ class DraftModelDrafter(Drafter):
         self.options, self.eos = options, setup.eos
         folder = options.model or setup.companion
         if not folder:
-            message = "drafter 'draft-model' needs a model, and the target's folder names none; give draft-model:model=FOLDER."
-            raise ConfigError(message)
+            message = "drafter 'draft-model' needs a model, and the target's folder names none"
+            raise ConfigError(f"{message}; give draft-model:model=FOLDER.")
         self.runner = setup.open_model(folder, options.cache)
         if self.runner.info.vocab_size != setup.vocab:
             sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
@@ -155,7 +155,7 @@ class DraftModelDrafter(Drafter):
         """The likeliest continuations of a level by cumulative probability; ties go to the lowest id."""
         width = min(self.options.width, growth.budget - len(growth.tokens))
         p = torch.softmax(logits.double(), -1)
-        order = torch.sort(p, -1, descending=True, stable=True)
+        order = torch.sort(p, dim=-1, descending=True, stable=True)
         tokens, chances = order.indices[:, :width].tolist(), order.values[:, :width].tolist()
         reach = np.array([growth.reach[n] if n >= 0 else 1.0 for n in level])[:, None] * np.array(chances)
         best = np.argsort(-reach, axis=None, kind="stable")[:width]

@@ -1,1 +1,1 @@
-"""engine"""
+"""The only loop: requests in, events out; imports contracts, never a method."""

@@ -1,6 +1,7 @@
 """One forward pass of a model over its own cache; knows shapes, not methods."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -31,5 +32,6 @@ def healthy(outputs: Sequence[Output]) -> list[bool]:
     if not rows:
         return [True] * len(outputs)
     peaks = (torch.cat(rows) if len(rows) > 1 else rows[0]).amax(-1)
-    finite = iter(torch.isfinite(peaks).tolist())
-    return [all([next(finite) for _ in range(len(output.logits))]) for output in outputs]
+    finite = torch.isfinite(peaks).tolist()
+    ends = list(accumulate((len(output.logits) for output in outputs), initial=0))
+    return [all(finite[start:end]) for start, end in pairwise(ends)]

@@ -2,6 +2,10 @@
 
 from forerun.registry import Registry
 
-PLANNERS = Registry("planner", __name__, {
-    "fixed": "fixed:FixedPlanner",
-})
+PLANNERS = Registry(
+    "planner",
+    __name__,
+    {
+        "fixed": "fixed:FixedPlanner",
+    },
+)

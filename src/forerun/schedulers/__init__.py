@@ -2,6 +2,10 @@
 
 from forerun.registry import Registry
 
-SCHEDULERS = Registry("scheduler", __name__, {
-    "fcfs": "fcfs:FcfsScheduler",
-})
+SCHEDULERS = Registry(
+    "scheduler",
+    __name__,
+    {
+        "fcfs": "fcfs:FcfsScheduler",
+    },
+)

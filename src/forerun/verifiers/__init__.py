@@ -2,7 +2,11 @@
 
 from forerun.registry import Registry
 
-VERIFIERS = Registry("verifier", __name__, {
-    "match": "match:MatchVerifier",
-    "rejection": "rejection:RejectionVerifier",
-})
+VERIFIERS = Registry(
+    "verifier",
+    __name__,
+    {
+        "match": "match:MatchVerifier",
+        "rejection": "rejection:RejectionVerifier",
+    },
+)
