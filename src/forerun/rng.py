@@ -61,8 +61,8 @@ class CounterRng(Rng):
         return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) * _UNIT
 
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
-        if len(p.probs) == 1:
-            return int(p.ids[0]) if p.ids is not None else 0
+        if p.only is not None:
+            return p.only
         at = invert(p, self.uniform(purpose, depth, index))
         return int(p.ids[at]) if p.ids is not None else at
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from forerun.errors import RequestError
-from forerun.types import Context, Dist, Draft, Logprob, Sampling
+from forerun.types import Context, Dist, Draft, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
 
@@ -53,7 +53,7 @@ class Shaper:
 
     def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
         """Logits after bans, biases and penalties; the same tensor where none is asked for."""
-        if not needs_history(self.sampling) and not self._short(len(logits), paths):
+        if not self.bends:
             return logits
         rows = [paths(i) for i in range(len(logits))]
         bent = self._penalize(logits.to(_real(logits), copy=True), rows)
@@ -73,12 +73,13 @@ class Shaper:
             raise RequestError(message)
         return bent
 
-    def _short(self, rows: int, paths: Callable[[int], Path]) -> bool:
-        """Whether some row is still below `min_tokens`."""
-        written = len(self.tokens) - self.prompt_length
-        return written < self.sampling.min_tokens and any(
-            written + len(paths(i)) < self.sampling.min_tokens for i in range(rows)
-        )
+    @property
+    def bends(self) -> bool:
+        """Whether p depends on more than the logits of its own row."""
+        s = self.sampling
+        penalties = s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty
+        bans = s.no_repeat_ngram or s.logit_bias or s.bad_words or s.allowed_tokens is not None
+        return bool(penalties or bans or len(self.tokens) - self.prompt_length < s.min_tokens)
 
     def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
         s, vocab = self.sampling, logits.shape[-1]
@@ -104,26 +105,22 @@ class Shaper:
         return banned
 
 
-def needs_history(s: Sampling) -> bool:
-    """Whether p depends on more than the logits of its own row."""
-    penalties = s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty
-    bans = s.no_repeat_ngram or s.logit_bias or s.bad_words or s.allowed_tokens is not None
-    return bool(penalties or bans)
-
-
 class Rows:
     """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i."""
 
-    def __init__(self, logits: torch.Tensor, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
-        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+    def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
+        shaper, logits = Shaper(context.sampling, context.tokens, context.prompt_length, eos), output.logits
 
         def paths(row: int) -> Path:
             return path_to(draft, row - 1)
 
-        if context.sampling.greedy:
-            self._best: list[int] | None = shaper.best(logits, paths)
+        self._best: Sequence[int] | None = None
+        if not context.sampling.greedy:
+            self._rows = shaper.probabilities(logits, paths).cpu().numpy()
+        elif shaper.bends:
+            self._best = shaper.best(logits, paths)
         else:
-            self._best, self._rows = None, shaper.probabilities(logits, paths).cpu().numpy()
+            self._best = output.best
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])

@@ -47,20 +47,22 @@ class Facts:
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Dist:
     """A distribution over token ids: dense when `ids` is None, else only the listed tokens have mass.
 
-    `probs`: [vocab] or [k], float32 in production and float64 on toy models; `ids`: [k], each id once.
+    `probs`: [vocab] or [k], float32 in production and float64 on toy models; `ids`: [k], each id once. `only` is the
+    token that has all the mass, where that is known: greedy decoding and chosen tokens need no arithmetic.
     """
 
     probs: Floats
     ids: Ints | None = None
+    only: int | None = None
 
     @classmethod
     def point(cls, token: int) -> "Dist":
         """All mass on one token: what a chosen, not drawn, token was "drawn" from, and what greedy decoding is."""
-        return cls(_ONE, np.array([token]))
+        return cls(_ONE, np.array([token]), token)
 
     def at(self, tokens: Ints) -> Floats:
         """Probabilities of `tokens` [n] -> [n]; zero for what is not listed."""
@@ -71,6 +73,8 @@ class Dist:
 
     def prob(self, token: int) -> float:
         """Probability of one token."""
+        if self.only is not None:
+            return 1.0 if token == self.only else 0.0
         if self.ids is None:
             return float(self.probs[token])
         return float(self.probs[self.ids == token].sum())
@@ -80,6 +84,8 @@ class Dist:
 
         Where nothing is left (p = q, so refusal has probability zero up to rounding) it is p itself.
         """
+        if self.only is not None:
+            return self
         rest = self.probs.copy()
         if self.ids is not None:
             rest -= q.at(self.ids)
@@ -211,6 +217,8 @@ class Output:
     """What came back for one Work."""
 
     logits: "torch.Tensor"  # [len(work.logits), vocab]
+    best: tuple[int, ...]  # the most likely token of every row of logits, the lowest id where several are
+    peak: tuple[float, ...]  # its logit; not finite where the row is broken
     hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
 
 

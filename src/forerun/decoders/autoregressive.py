@@ -42,7 +42,7 @@ class AutoregressiveDecoder(Decoder):
         if not seat.last:
             return Turn((), keep)
         try:
-            p = Rows(output.logits, context, _NOTHING, self.parts.eos)[-1]
+            p = Rows(output, context, _NOTHING, self.parts.eos)[-1]
         except RequestError as problem:
             return Turn((), keep, error=str(problem))
         token = context.rng.categorical(p, Purpose.TARGET, 0)

@@ -47,11 +47,11 @@ class DraftVerifyDecoder(Decoder):
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         targets: dict[int, Rows] = {}
-        turns: dict[int, Turn] = {}
+        turns = [Turn((), tuple(range(len(seat.pending)))) for seat in seats]  # of those that still read their prompt
         for i, (seat, plan, output) in enumerate(zip(seats, plans, outputs, strict=True)):
             try:
                 if seat.last:
-                    targets[i] = Rows(output.logits, seat.context, plan.draft, self.parts.eos)
+                    targets[i] = Rows(output, seat.context, plan.draft, self.parts.eos)
             except RequestError as problem:
                 turns[i] = Turn((), (), error=str(problem))
         judged = [plans[i].draft for i in targets], list(targets.values()), [seats[i].context.rng for i in targets]
@@ -59,8 +59,7 @@ class DraftVerifyDecoder(Decoder):
         self._observe(seats, plans, outputs, verdicts)
         for i, verdict in verdicts.items():
             turns[i] = self._turn(seats[i], plans[i].draft, verdict, outputs[i])
-        reading = {i: Turn((), tuple(range(len(seat.pending)))) for i, seat in enumerate(seats) if not seat.last}
-        return [{**reading, **turns}[i] for i in range(len(seats))]
+        return turns
 
     def _observe(
         self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output], verdicts: dict[int, Verdict]

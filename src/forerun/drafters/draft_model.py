@@ -16,7 +16,7 @@ from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
 from forerun.rng import Purpose
 from forerun.sampling import Shaper
-from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Setup, Work
+from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Output, Setup, Work
 
 
 @dataclass(eq=False)
@@ -98,7 +98,7 @@ class DraftModelDrafter(Drafter):
             for growth, output in zip(active, outputs, strict=True):
                 if depth == 0:
                     self._settle(growth)
-                self._extend(growth, depth, output.logits)
+                self._extend(growth, depth, output)
             active = [g for g in active if g.level and len(g.tokens) < g.budget]
         return [self._finish(g) for g in growths]
 
@@ -125,29 +125,28 @@ class DraftModelDrafter(Drafter):
         read = growth.context.tokens[cache.length(slot) :]
         cache.keep(slot, read, range(len(read)))
 
-    def _extend(self, growth: _Growth, depth: int, logits: torch.Tensor) -> None:
-        """Add one level below the nodes whose logits [nodes, vocab] these are."""
+    def _extend(self, growth: _Growth, depth: int, output: Output) -> None:
+        """Add one level below the nodes whose output this is."""
         context = growth.context
         shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
         level, growth.level = growth.level, []
         first = len(growth.tokens)
         if self.options.width > 1:
-            self._widen(growth, level, shaper.bend(logits, lambda i: growth.path(level[i])))
+            self._widen(growth, level, shaper.bend(output.logits, lambda i: growth.path(level[i])))
         else:
-            self._draw(growth, level[0], depth, shaper, logits)
+            self._draw(growth, level[0], depth, shaper, output)
         alive = range(first, len(growth.tokens))
         if min((growth.reach[n] for n in alive), default=1.0) >= self.options.threshold or self.options.width > 1:
             growth.level = list(alive)
 
-    def _draw(self, growth: _Growth, parent: int, depth: int, shaper: Shaper, logits: torch.Tensor) -> None:
+    def _draw(self, growth: _Growth, parent: int, depth: int, shaper: Shaper, output: Output) -> None:
         """One token of a chain: drawn from q, or the most likely one when the request is greedy."""
         if growth.context.sampling.greedy:
-            bent = shaper.bend(logits, lambda _: tuple(growth.tokens))[0]
-            token = int(bent.argmax())
-            chance = float((bent[token] - bent.logsumexp(-1)).exp())
-            growth.add(parent, token, None, chance)
+            bent = shaper.bend(output.logits, lambda _: tuple(growth.tokens))
+            token = int(bent[0].argmax()) if shaper.bends else output.best[0]
+            growth.add(parent, token, None, float((bent[0, token] - bent[0].logsumexp(-1)).exp()))
             return
-        q = Dist(shaper.probabilities(logits, lambda _: tuple(growth.tokens))[0].cpu().numpy())
+        q = Dist(shaper.probabilities(output.logits, lambda _: tuple(growth.tokens))[0].cpu().numpy())
         token = growth.context.rng.categorical(q, Purpose.DRAFT, depth)
         growth.add(parent, token, q, q.prob(token))
 

@@ -5,7 +5,7 @@ Does not: pad. A request with no draft costs one row, whatever the others draft.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -34,15 +34,17 @@ def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     """Each work's own rows of a flat output."""
-    ends = list(accumulate((len(w.logits) for w in work), initial=0))
-    starts = list(accumulate((len(w.tokens) for w in work), initial=0))
-    return [
-        Output(
-            output.logits[ends[i] : ends[i + 1]],
-            {layer: output.hidden[layer][starts[i] : starts[i + 1]] for layer in w.hidden},
-        )
-        for i, w in enumerate(work)
-    ]
+    if len(output.logits):
+        best: list[Any] = [column.tolist() for column in output.logits.max(-1)]  # ties: the first, as torch promises
+    else:
+        best = [[], []]
+    outputs, row, token = [], 0, 0
+    for w in work:
+        rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
+        hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
+        outputs.append(Output(output.logits[rows], tuple(best[1][rows]), tuple(best[0][rows]), hidden))
+        row, token = rows.stop, tokens.stop
+    return outputs
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from forerun.config import check_tokens
 from forerun.decoders.contract import Decoder, Plan, Seat
 from forerun.drafters.contract import Drafter
 from forerun.engine.request import Request
-from forerun.engine.runner import ModelRunner, healthy
+from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.errors import ForerunError, RequestError
@@ -212,7 +213,7 @@ class Engine:
 
     def _commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         """Every sound seat's turn from the decoder; a seat whose logits are broken ends alone."""
-        sound = [i for i, fine in enumerate(healthy(outputs)) if fine]
+        sound = [i for i, output in enumerate(outputs) if all(map(isfinite, output.peak))]
         broken = Turn((), (), error="the model returned logits that are not finite; check its weights and dtype.")
         turns = [broken] * len(seats)
         columns = [[column[i] for i in sound] for column in (seats, plans, outputs)]
