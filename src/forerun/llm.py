@@ -13,7 +13,7 @@ from forerun.engine.engine import Engine
 from forerun.engine.stats import RequestStats
 from forerun.errors import RequestError
 from forerun.models.contract import Model
-from forerun.models.tokenizer import Tokenizer, load_tokenizer
+from forerun.models.tokenizer import Tokenizer
 from forerun.types import Emission, Event, Sampling
 
 Prompt = str | Sequence[int]
@@ -89,7 +89,7 @@ class LLM:
         name = model if isinstance(model, str) else model.info.name
         self.config, options = Config.parse(model=name, **keywords)
         self.model = load_target(self.config) if isinstance(model, str) else model
-        self.tokenizer = tokenizer or load_tokenizer(name)
+        self.tokenizer = tokenizer or Tokenizer.from_folder(name)
         self.engine: Engine = build_engine(self.config, self.model, self.tokenizer.decode, options)
 
     def generate(

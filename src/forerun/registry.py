@@ -22,7 +22,8 @@ class Registry(Mapping[str, Any]):
     @cached_property
     def plugins(self) -> dict[str, EntryPoint]:
         """Rows that installed packages declare; a name that a built-in has is refused, not replaced."""
-        found = {e.name: e for e in entry_points(group=f"forerun.{self.family}s")}
+        plural = f"{self.family[:-1]}ies" if self.family.endswith("y") else f"{self.family}s"
+        found = {e.name: e for e in entry_points(group=f"forerun.{plural}")}
         taken = sorted(found.keys() & self.table.keys())
         if taken:
             message = (

@@ -3,7 +3,8 @@
 p: target, q: draft. Children are tried in order: x drawn from q is accepted with probability min(1, p(x) / q(x));
 after a refusal p becomes norm(max(p - q, 0)) and the next sibling is tried. A chosen token is a point mass q(x) = 1,
 so one rule serves chains, trees, sampled and chosen drafts.
-Does not: judge several levels jointly.
+Does not: judge several levels jointly; write the same text for a seed when the budget of its drafts differs (the law
+is the same, the verdicts are not), as it may under load: `match` does.
 """
 
 from dataclasses import dataclass

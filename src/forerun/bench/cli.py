@@ -1,0 +1,134 @@
+"""`forerun bench` and its sub-commands; the last line of each one's output is a JSON object.
+
+Exit codes: 0; 1 for outputs that diverge from plain decoding; 2 for what cannot be run.
+Does not: hold a default of its own beyond those of the benchmarks' dataclasses.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forerun.cli import config_options, sampling_options, split
+
+Command = Callable[..., Any]
+
+
+def several_drafters(command: click.Command) -> None:
+    """Let `--drafter` be given several times; elsewhere it is one."""
+    for i, parameter in enumerate(command.params):
+        if isinstance(parameter, click.Option) and parameter.name == "drafter":
+            text = "who guesses, as in draft-model:depth=4; may be repeated, for one row each [auto]"
+            command.params[i] = click.Option(["--drafter"], multiple=True, help=text)
+
+
+def shared_options(command: Command) -> Command:
+    """What is run, and where reports go."""
+    for option in (
+        click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON, plot and page."),
+        click.option("--inflate", metavar="SIZE", help="Measure at the cost of a bigger model: 350M, 1B."),
+        click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets."),
+        click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Rounds per prompt."),
+        click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category."),
+        click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group("bench", invoke_without_command=True)
+@shared_options
+@config_options
+@sampling_options
+@click.pass_context
+def command(ctx: click.Context, **values: Any) -> None:  # noqa: ANN401
+    """Measure speed-up against plain decoding, by category of prompts.
+
+    Categories: story, chat, code; and where their files are present spec_bench, eagle_eval, humaneval, or a part of
+    one as in spec_bench/qa. Sub-commands measure other things.
+    """
+    if ctx.invoked_subcommand is not None:
+        given = [n for n in values if ctx.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE]
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"{flag} stands before {ctx.invoked_subcommand!r}; write it after the sub-command.")
+        return
+    from forerun.bench import report, speedup
+
+    found = speedup.run(*_order(values))
+    report.show(found)
+    _finish(found, values["out"])
+    if found["divergences"]:
+        click.echo(f"forerun: {found['divergences']} texts diverge from plain decoding; see above.", err=True)
+        sys.exit(1)
+
+
+def _order(values: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Flags -> the order, and the keywords of Config and of Sampling."""
+    from forerun.bench.speedup import Order
+
+    own = {name: values[name] for name in ("prompts", "repeats", "data", "inflate")}
+    categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    rest = {k: v for k, v in values.items() if k not in {*own, "categories", "out", "drafter"}}
+    config, sampling = split(rest)
+    return Order(categories=categories, drafters=values["drafter"] or ("auto",), **own), config, sampling
+
+
+def _finish(found: dict[str, Any], folder: Path | None) -> None:
+    """Write the files if a folder was named, then the last line."""
+    from forerun.bench import report
+
+    if folder is not None:
+        for path in report.write(found, folder):
+            click.echo(f"wrote {path}", err=True)
+    click.echo(report.as_json(found))
+
+
+@command.command("overhead")
+@click.option("--steps", type=click.IntRange(10), default=400, show_default=True, help="Timed steps per case.")
+@click.option("--tokenizer", metavar="MODEL", help="Decode with this model's tokenizer instead of a table of words.")
+def overhead(steps: int, tokenizer: str | None) -> None:
+    """Measure what the engine's loop costs per step, without a model."""
+    from forerun.bench import overhead as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(steps, tokenizer)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
+@command.command("compare-transformers")
+@shared_options
+@config_options
+@sampling_options
+def compare_transformers(**values: Any) -> None:  # noqa: ANN401
+    """Measure transformers' generate, plain and assisted, beside forerun; greedy, on the same weights."""
+    from forerun.bench import peers
+    from forerun.bench.report import as_json
+
+    found = peers.run(*_order(values))
+    peers.show(found)
+    click.echo(as_json(found))
+    if found["divergences"]:
+        click.echo(f"forerun: {found['divergences']} texts diverge from transformers' greedy; see above.", err=True)
+        sys.exit(1)
+
+
+@command.command("memory")
+@click.option("--inflate", metavar="SIZE", help="Measure a bigger model: 350M, 1B.")
+@config_options
+@sampling_options
+def memory(inflate: str | None, **values: Any) -> None:  # noqa: ANN401
+    """Measure the peak memory of loading and generating, against weights and cache."""
+    from forerun.bench import memory as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(inflate, *split(values))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
+several_drafters(command)
+several_drafters(compare_transformers)

@@ -1,0 +1,39 @@
+"""Medians with their spread; ratios only of runs that were made together.
+
+Does not: assume a distribution. The spread is the range of the middle half of the runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie, between neighbours by a straight line; 0.5 is the median."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and number of runs."""
+
+    median: float
+    low: float  # first quartile
+    high: float  # third quartile
+    runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """The spread of some runs; zeros where there are none."""
+        return cls(*(quantile(values, share) for share in (0.5, 0.25, 0.75)), len(values))
+
+    def shown(self, digits: int = 2) -> str:
+        """The median and, where there are several runs, the middle half of them."""
+        if self.runs < 2:  # noqa: PLR2004 - one run has no spread
+            return f"{self.median:.{digits}f}"
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"

@@ -1,0 +1,48 @@
+"""What a number was measured on, when, and by which command."""
+
+import os
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import forerun
+from forerun.models.contract import ModelInfo
+
+
+def facts(info: ModelInfo | None = None) -> dict[str, Any]:
+    """The machine as a JSON object; with a model, its precision and device too."""
+    found: dict[str, Any] = {
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "forerun": forerun.__version__,
+    }
+    if info is not None:
+        device = info.layout.device
+        found |= {"dtype": str(info.layout.dtype).removeprefix("torch."), "device": device.type}
+        if device.type == "cuda":
+            found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def circumstances() -> dict[str, str]:
+    """Date and command line of this run."""
+    command = shlex.join(["forerun", *sys.argv[1:]])
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}

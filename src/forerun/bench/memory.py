@@ -1,0 +1,114 @@
+"""`forerun bench memory`: the most memory that loading and generating take, against weights and cache.
+
+Measured in a fresh process: its resident memory after the imports and one small product of matrices (what PyTorch
+takes for itself) is the base; the peak after generating, less the base, is compared with the weights once plus the
+cache's whole room. Without a drafter: a second model has weights and a cache of its own.
+Does not: run where the system has no /proc (Linux only); see a GPU's memory.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from forerun.bench import machine
+from forerun.errors import ConfigError, ForerunError
+
+ALLOWED = 1.10  # of weights and cache
+_STATUS = Path("/proc/self/status")
+_MIB = 2**20
+_PROMPT_TOKENS = 64
+_MAX_TOKENS = 64
+_TIMEOUT_S = 1800
+
+
+def run(inflate: str | None, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure in a process of its own."""
+    if not _STATUS.is_file():
+        raise ConfigError("peak memory is read from /proc, which this system does not have; run it on Linux.")
+    if "drafter" in config:
+        raise ConfigError("memory is measured without a drafter; leave --drafter out.")
+    order = json.dumps({"inflate": inflate, "config": dict(config), "sampling": dict(sampling)})
+    child = [sys.executable, "-m", "forerun.bench.memory", order]
+    done = subprocess.run(child, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)  # noqa: S603 - this program
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ForerunError(f"the measuring process failed: {last}")
+    return {
+        "title": "Peak memory of loading and generating",
+        "benchmark": "memory",
+        **machine.circumstances(),
+        **json.loads(done.stdout.splitlines()[-1]),
+    }
+
+
+def measure(order: Mapping[str, Any]) -> dict[str, Any]:
+    """The measurement itself, in the process that does nothing else."""
+    import torch  # noqa: PLC0415 - the order of what follows is what is measured
+
+    from forerun.bench.drive import generate  # noqa: PLC0415
+    from forerun.bench.speedup import inflation_note, model_facts, open_plain  # noqa: PLC0415
+    from forerun.types import Sampling  # noqa: PLC0415
+
+    torch.ones(256, 256) @ torch.ones(256, 256)  # PyTorch's threads and work space
+    base = resident()
+    llm, _ = open_plain({"max_requests": 1, **order["config"]}, order["inflate"])
+    loaded = resident()
+    prompt = [i % llm.model.info.vocab_size for i in range(1, _PROMPT_TOKENS + 1)]
+    sampling = Sampling(**{"temperature": 0.0, "max_tokens": _MAX_TOKENS, "ignore_eos": True, **order["sampling"]})
+    run_ = generate(llm, [prompt], [sampling])
+    peak = resident()
+    weights, cache = llm.model.info.weight_bytes, cache_bytes(llm)
+    used = peak["peak"] - base["now"]
+    return {
+        "machine": machine.facts(llm.model.info),
+        "model": model_facts(llm, order["inflate"]),
+        "notes": [inflation_note(order["inflate"])] if order["inflate"] else [],
+        "tokens": run_.tokens,
+        "weight_bytes": weights,
+        "cache_bytes": cache,
+        "base_bytes": base["now"],
+        "loaded_bytes": loaded["now"] - base["now"],
+        "loading_peak_bytes": loaded["peak"] - base["now"],
+        "peak_bytes": used,
+        "mapped_file_bytes": peak["file"] - base["file"],
+        "allowed_bytes": int(ALLOWED * (weights + cache)),
+        "ratio": used / max(weights + cache, 1),
+        "reached": used <= ALLOWED * (weights + cache),
+    }
+
+
+def resident() -> dict[str, int]:
+    """Resident bytes of this process: now, the most so far, and the part that is mapped files."""
+    text = _STATUS.read_text(encoding="utf-8")
+    names = {"now": "VmRSS", "peak": "VmHWM", "file": "RssFile"}
+    found = {key: re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE) for key, name in names.items()}
+    return {key: int(match.group(1)) * 1024 for key, match in found.items() if match}
+
+
+def cache_bytes(llm: Any) -> int:  # noqa: ANN401 - an LLM
+    """Keys and values of all the tokens that the cache has room for."""
+    layout = llm.model.info.layout
+    entry = sum(heads * dim for heads, dim in zip(layout.heads, layout.dims, strict=True))
+    return int(2 * layout.dtype.itemsize * entry * llm.engine.cache.free())
+
+
+def show(report: dict[str, Any]) -> None:
+    """A few lines for people."""
+    console = Console(highlight=False)
+    console.print(report["title"], style="bold")
+    for name in ("weight", "cache", "loading_peak", "peak", "allowed", "mapped_file", "base"):
+        console.print(f"{name.replace('_', ' '):<14}{report[f'{name}_bytes'] / _MIB:>10.1f} MiB")
+    word = "reached" if report["reached"] else "MISSED"
+    console.print(f"{report['ratio']:.2f} of weights and cache; goal {ALLOWED:.2f}: {word}")
+    for note in report["notes"]:
+        console.print(note, markup=False)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(measure(json.loads(sys.argv[1]))) + "\n")

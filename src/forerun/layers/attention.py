@@ -1,0 +1,124 @@
+"""Attention of a ragged pass: per segment, over what the cache returns, without copying keys or values.
+
+Does not: pad, or repeat keys for grouped queries; the group is folded into the query rows.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from forerun.types import Pass, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the rows of one segment see of the keys that the cache returns for it."""
+
+    segment: Segment
+    start: int  # keys before this one are out of every row's window
+    bias: torch.Tensor | None  # [count, keys - start], 0 or -inf; None: everything, or causal
+    causal: bool
+
+
+def views(work: Pass, window: int | None, dtype: torch.dtype) -> list[View]:
+    """One view per segment, for layers that see `window` positions back (their own included), or everything."""
+    return [_view(s, window, dtype, work.tokens.device) for s in work.segments]
+
+
+def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> View:
+    keys = s.past + s.base + s.count
+    narrow = window is not None and keys > window
+    settled = s.past if s.mask is not None else s.past + s.base  # the first row stands here or later
+    start = max(0, settled - window + 1) if narrow and window is not None else 0
+    if s.mask is None and s.count == 1:
+        return View(s, start, None, causal=False)
+    if s.mask is None and not narrow and s.count == keys:
+        return View(s, 0, None, causal=True)
+    sees = _sees(s, keys, device)[:, start:]
+    if narrow:
+        # what a row sees is a path in order of position, so the number of later keys in it is the distance
+        later = sees.flip(1).cumsum(1, dtype=torch.int32).flip(1) - sees.int()
+        sees = sees & (later < window)
+    bias = torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(~sees, float("-inf"))
+    return View(s, start, bias, causal=False)
+
+
+def _sees(s: Segment, keys: int, device: torch.device) -> torch.Tensor:
+    """Bool [count, keys]: all of the past, and of the unjudged tokens what the mask says."""
+    sees = torch.ones(s.count, keys, dtype=torch.bool, device=device)
+    if s.mask is None:
+        return sees.tril_(keys - s.count)
+    sees[:, s.past :] = s.mask
+    return sees
+
+
+def attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float, cap: float | None
+) -> torch.Tensor:
+    """q [count, heads, dim], keys and values [kv_heads, n, dim] -> [count, heads * dim]."""
+    count, heads, dim = q.shape
+    kv_heads = keys.shape[0]
+    if view.start:
+        keys, values = keys[:, view.start :], values[:, view.start :]
+    if cap is not None:
+        return _capped(q, keys, values, view, scale, cap)
+    if count == 1:
+        # heads of one group are rows of one small matrix: [kv_heads, 1, group, dim]
+        out = F.scaled_dot_product_attention(
+            q.view(kv_heads, 1, heads // kv_heads, dim),
+            keys.unsqueeze(1),
+            values.unsqueeze(1),
+            view.bias,
+            scale=scale,
+        )
+        return out.view(1, heads * dim)
+    if kv_heads != heads:
+        return _grouped(q, keys, values, view, scale)
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1).unsqueeze(0),
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        view.bias,
+        is_causal=view.causal,
+        scale=scale,
+    )
+    return out.squeeze(0).transpose(0, 1).reshape(count, heads * dim)
+
+
+def _grouped(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float
+) -> torch.Tensor:
+    count, heads, dim = q.shape
+    kv_heads, n, _ = keys.shape
+    group = heads // kv_heads
+    shape = (kv_heads, group, n, dim)
+    out = F.scaled_dot_product_attention(
+        q.view(count, kv_heads, group, dim).permute(1, 2, 0, 3),
+        keys.unsqueeze(1).expand(shape),
+        values.unsqueeze(1).expand(shape),
+        view.bias,
+        is_causal=view.causal,
+        scale=scale,
+    )
+    return out.permute(2, 0, 1, 3).reshape(count, heads * dim)
+
+
+def _capped(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float, cap: float
+) -> torch.Tensor:
+    """Scores squeezed into (-cap, cap) by cap * tanh(score / cap) before the softmax (Gemma 2)."""
+    count, heads, dim = q.shape
+    kv_heads, n, _ = keys.shape
+    group = heads // kv_heads
+    rows = q.view(count, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(kv_heads, group * count, dim)
+    scores = torch.bmm(rows, keys.transpose(1, 2)).mul_(scale / cap).tanh_().mul_(cap)
+    scores = scores.view(kv_heads, group, count, n)
+    if view.bias is not None:
+        scores = scores + view.bias
+    elif view.causal:
+        hidden = torch.ones(count, n, dtype=torch.bool, device=q.device).triu_(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    weights = torch.softmax(scores, -1, torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else None)
+    out = torch.bmm(weights.to(q.dtype).view(kv_heads, group * count, n), values)
+    return out.view(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(count, heads * dim)

@@ -1,0 +1,119 @@
+"""The books of a paged cache: who owns which block, which are free, and which hold a prefix that can be found.
+
+Does not: touch a tensor; know slots.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from struct import pack
+from typing import NamedTuple
+
+from forerun.errors import CacheError
+
+
+class Prefix(NamedTuple):
+    """What a full committed block holds: its tokens, after everything that `parent` stands for."""
+
+    key: bytes
+    parent: bytes  # key of the block before it; empty for a first block
+    tokens: tuple[int, ...]
+    scope: str
+
+    @classmethod
+    def of(cls, parent: bytes, tokens: Sequence[int], scope: str) -> "Prefix":
+        ids = pack(f"<{len(tokens)}I", *tokens)
+        text = parent + ids + scope.encode(errors="surrogatepass")  # the first two are of known length
+        return cls(sha256(text).digest(), parent, tuple(tokens), scope)
+
+
+class Blocks:
+    """Owners, free lists and prefix index. A block has owners or is free; a free one may still be found."""
+
+    def __init__(self, count: int, region: int) -> None:
+        self.owners = [0] * count
+        self.prefix: list[Prefix | None] = [None] * count
+        self.index: dict[bytes, int] = {}  # key -> the one block that is found by it
+        self.clean: OrderedDict[int, None] = OrderedDict(
+            (b, None) for b in range(count)
+        )  # free, nothing to find; oldest first
+        self.cached: OrderedDict[int, None] = OrderedDict()  # free, but found until taken; oldest first
+        self._region = region  # blocks; a slot that starts does so in a region that nobody uses, to grow in peace
+        self._used = [0] * -(-count // region)
+        self._stamps, self._clock = [0] * len(self._used), 0
+
+    def free(self) -> int:
+        return len(self.clean) + len(self.cached)
+
+    def take(self, last: int) -> int:
+        """A block for one owner: the one after `last` if it is free; what it held is forgotten."""
+        block = last + 1
+        if last < 0 or block == len(self.owners) or self.owners[block]:
+            block = self._start()
+        self.forget(block)
+        del self.clean[block]
+        self._own(block)
+        return block
+
+    def _start(self) -> int:
+        idle = [region for region, used in enumerate(self._used) if not used]
+        if idle:
+            return min(idle, key=self._stamps.__getitem__) * self._region
+        return next(iter(self.clean or self.cached))
+
+    def _own(self, block: int) -> None:
+        self.owners[block] += 1
+        if self.owners[block] == 1:
+            self._used[block // self._region] += 1
+
+    def share(self, block: int) -> None:
+        """One more owner, of a block in use or of a free one that was found."""
+        self.cached.pop(block, None)
+        self._own(block)
+
+    def release(self, block: int) -> None:
+        """One owner less; without owners a block is free, and still found if it holds a prefix."""
+        self.owners[block] -= 1
+        if self.owners[block] == 0:
+            region = block // self._region
+            self._used[region] -= 1
+            self._clock += 1
+            self._stamps[region] = self._clock
+            (self.clean if self.prefix[block] is None else self.cached)[block] = None
+
+    def learn(self, block: int, prefix: Prefix) -> None:
+        """Let a full committed block be found, unless another with the same content is."""
+        if prefix.key not in self.index:
+            self.index[prefix.key] = block
+            self.prefix[block] = prefix
+
+    def forget(self, block: int) -> None:
+        """The block is about to change: it is not found any more."""
+        prefix = self.prefix[block]
+        if prefix is not None:
+            del self.index[prefix.key]
+            self.prefix[block] = None
+            if block in self.cached:
+                del self.cached[block]
+                self.clean[block] = None
+
+    def find(self, prefix: Prefix) -> int | None:
+        """The block that holds exactly this."""
+        block = self.index.get(prefix.key)
+        return block if block is not None and self.prefix[block] == prefix else None
+
+    def check(self, owned: Iterable[int], size: int) -> None:
+        """Raise CacheError unless the books agree with each other and with the blocks that slots own."""
+        count = Counter(owned)
+        if [count[block] for block in range(len(self.owners))] != self.owners:
+            raise CacheError("a block's owners are not the slots that list it; take and release in pairs.")
+        free = [*self.clean, *self.cached]
+        if sorted(free) != [block for block, owners in enumerate(self.owners) if not owners]:
+            raise CacheError("free and used blocks do not add up; release a block once, and always.")
+        if any(self.prefix[b] for b in self.clean) or not all(self.prefix[b] for b in self.cached):
+            raise CacheError("a free block is in the wrong list; free blocks with a prefix are kept apart.")
+        if {p.key: block for block, p in enumerate(self.prefix) if p} != self.index:
+            raise CacheError("the prefix index and the blocks disagree; learn and forget in pairs.")
+        for prefix in filter(None, self.prefix):
+            if len(prefix.tokens) != size or Prefix.of(*prefix[1:]) != prefix:
+                raise CacheError("a block in the prefix index is not full, or its hash is not that of its tokens.")

@@ -1,0 +1,1 @@
+"""Models: weights behind one flat forward over a pass and a cache."""

@@ -1,0 +1,96 @@
+"""A name or folder -> a model.
+
+Does not: download anything, run code from a folder (auto_map and trust_remote_code are never looked at), or read pickles.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forerun.errors import ConfigError, ModelError
+from forerun.models.assemble import assemble, info_of
+from forerun.models.contract import Model
+from forerun.models.families import FAMILIES
+from forerun.models.recipe import Settings
+from forerun.weights.load import Checkpoint, read_json
+
+REFERENCE = Path(__file__).resolve().parent.parent / "reference"
+NAMED = {"reference": REFERENCE / "target", "reference-drafter": REFERENCE / "drafter"}
+PRECISIONS = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def folder_of(name: str) -> Path:
+    """The folder that a model's name stands for; ModelError where there is none."""
+    folder = NAMED.get(name, Path(name).expanduser()).resolve()
+    if not folder.is_dir():
+        known = ", ".join([*NAMED, "toy:SEED"])
+        raise ModelError(f"there is no model folder {name!r}; give a folder in Hugging Face form, or one of: {known}.")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} has no config.json; give a folder in Hugging Face form.")
+    return folder
+
+
+def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Model:
+    """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
+
+    `auto` is float32 on the CPU, because there exactness is worth more than the memory, and lower precisions are not
+    faster in torch at these sizes; on a GPU it is the checkpoint's own.
+    """
+    name = str(path)
+    if name.startswith("toy:"):
+        from forerun.models.toy import toy_by_name
+
+        return toy_by_name(name)
+    folder = folder_of(name)
+    values = read_json(folder / "config.json")
+    family = values.get("model_type")
+    if family not in FAMILIES:
+        from forerun.models.hf import load_other
+
+        return load_other(folder, _precision(dtype, device, values), torch.device(device))
+    settings = Settings(values, folder / "config.json")
+    recipe = FAMILIES[family](settings)
+    info = info_of(recipe.config, name, _precision(dtype, device, values), torch.device(device))
+    info = replace(info, eos=eos_of(folder, values), companion=companion_of(folder))
+    return assemble(recipe, Checkpoint(folder), info)
+
+
+def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:
+    """End-of-sequence ids: generation_config.json's, else config.json's."""
+    generation = folder / "generation_config.json"
+    sources = [read_json(generation), values] if generation.is_file() else [values]
+    for source in (*sources, values.get("text_config")):
+        found = source.get("eos_token_id") if isinstance(source, dict) else None
+        ids = found if isinstance(found, list) else [found]
+        if found is not None:
+            if not all(isinstance(token, int) and token >= 0 for token in ids):
+                raise ModelError(f"{folder}: eos_token_id is {found!r:.80}; it must be an id or a list of ids.")
+            return tuple(ids)
+    return ()
+
+
+def companion_of(folder: Path) -> str | None:
+    """The drafter that forerun.json names, as an absolute path."""
+    file = folder / "forerun.json"
+    found = read_json(file).get("drafter") if file.is_file() else None
+    if found is not None and not isinstance(found, str):
+        raise ModelError(f"{file}: 'drafter' is {found!r:.80}; it must be a folder, relative to this one.")
+    return str((folder / found).resolve()) if found is not None else None
+
+
+def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
+    if dtype != "auto":
+        if dtype not in PRECISIONS:
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join(sorted(PRECISIONS))}.")
+        return PRECISIONS[dtype]
+    if torch.device(device).type == "cpu":
+        return torch.float32
+    own = values.get("dtype", values.get("torch_dtype"))
+    return PRECISIONS.get(str(own), torch.float32)

@@ -1,0 +1,301 @@
+"""Text <-> token ids, with the tokenizer and chat template of the model's own folder.
+
+Text of a user never becomes a special token: only the template may write those.
+Does not: clean up spaces after decoding; run a template outside Jinja's sandbox; train tokenizers.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from jinja2 import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from forerun.errors import ModelError, RequestError
+from forerun.weights.load import read_json
+
+Message = Mapping[str, Any]
+ROLES = ("system", "developer", "user", "assistant", "tool")  # templates write roles next to special tokens
+STAND_INS = range(0x10F000, 0x10FFFE)  # private characters, for what must not be read as a special token
+
+
+class Tokenizer(ABC):
+    """What the engine and the faces need of a tokenizer."""
+
+    vocab_size: int
+    bos: int | None
+    eos: int | None
+
+    @staticmethod
+    def from_folder(path: str | Path) -> "Tokenizer":
+        """The tokenizer of a model folder, or of a model's name."""
+        name = str(path)
+        if name.startswith("toy:"):
+            from forerun.models.toy import toy_by_name
+
+            return ToyTokenizer(toy_by_name(name).info.vocab_size)
+        from forerun.models.load import folder_of
+
+        return FolderTokenizer(folder_of(name))
+
+    @abstractmethod
+    def encode(self, text: str, *, specials: bool = False, bos: bool = True) -> list[int]:
+        """Token ids; strings of special tokens are plain text unless `specials`; begun as the folder says if `bos`."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of token ids; bytes that are not UTF-8 become U+FFFD."""
+
+    @abstractmethod
+    def token_text(self, token: int) -> str:
+        """One token as text, special tokens included."""
+
+    @property
+    @abstractmethod
+    def has_chat(self) -> bool:
+        """Whether `chat` can be used."""
+
+    @abstractmethod
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer."""
+
+
+class FolderTokenizer(Tokenizer):
+    """A tokenizer.json with its tokenizer_config.json and chat template."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        file = folder / "tokenizer_config.json"
+        self.config = read_json(file) if file.is_file() else {}
+        self._plain = _load(folder)
+        self._plain.encode_special_tokens = True  # read as: encode them as text
+        self._added = self._plain.get_added_tokens_decoder()
+        self.vocab_size = self._plain.get_vocab_size()
+        self.bos, self.eos = self._id("bos_token"), self._id("eos_token")
+        self._begin = self._beginning()
+
+    @cached_property
+    def _trusting(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, reading the strings of special tokens as these tokens; for templates."""
+        twin = tokenizers.Tokenizer.from_str(self._plain.to_str())
+        twin.encode_special_tokens = False
+        return twin
+
+    @cached_property
+    def _specials(self) -> dict[str, int]:
+        return {str(token.content): i for i, token in self._added.items() if token.special and token.content}
+
+    def _text(self, key: str) -> str | None:
+        """A special token as tokenizer_config.json names it."""
+        value = self.config.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else None
+
+    def _id(self, key: str) -> int | None:
+        text = self._text(key)
+        found: int | None = self._plain.token_to_id(text) if text is not None else None
+        return found
+
+    def _beginning(self) -> list[int]:
+        """What the folder puts before every text: its post-processor's tokens, unless `add_bos_token` says otherwise."""
+        plain = self._plain.encode("a", add_special_tokens=False).ids
+        full = self._plain.encode("a", add_special_tokens=True).ids
+        starts = [i for i in range(len(full)) if full[i : i + len(plain)] == plain]
+        begin = full[: starts[0]] if starts else []
+        if self.config.get("add_bos_token") is True and self.bos is not None and self.bos not in begin:
+            return [self.bos, *begin]
+        if self.config.get("add_bos_token") is False:
+            return [token for token in begin if token != self.bos]
+        return begin
+
+    def encode(self, text: str, *, specials: bool = False, bos: bool = True) -> list[int]:
+        reader = self._trusting if specials else self._plain
+        try:
+            ids: list[int] = reader.encode(text, add_special_tokens=False).ids
+        except UnicodeEncodeError as error:  # half of a surrogate pair, which no UTF-8 text can hold
+            raise RequestError(f"the text is not valid Unicode ({error.reason}); send well-formed text.") from error
+        return [*self._begin, *ids] if bos else ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        text: str = self._plain.decode(list(ids), skip_special_tokens=skip_special)
+        return text
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token], skip_special=False)
+
+    @cached_property
+    def _template(self) -> str | None:
+        file = self.folder / "chat_template.jinja"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        older = self.folder / "chat_template.json"
+        found = read_json(older).get("chat_template") if older.is_file() else self.config.get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+            found = named.get("default")
+        return found if isinstance(found, str) else None
+
+    @property
+    def has_chat(self) -> bool:
+        return self._template is not None
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        if self._template is None:
+            raise RequestError(f"{self.folder} has no chat template; use a plain prompt, or a model made for chat.")
+        for message in messages:
+            if not isinstance(message, Mapping) or message.get("role") not in ROLES:
+                raise RequestError(f"a message needs a role, one of {', '.join(ROLES)}; got {message!r:.80}.")
+        hidden, marks = self._hide(messages)
+        text = self._render(hidden)
+        if not marks:
+            return self.encode(text, specials=True, bos=False)
+        pattern = "|".join(re.escape(s) for s in sorted(self._specials, key=len, reverse=True))
+        ids: list[int] = []
+        for piece in re.split(f"({pattern})", text):
+            if piece in self._specials:
+                ids.append(self._specials[piece])
+            elif piece:
+                ids += self.encode(_restore(piece, marks), bos=False)
+        return ids
+
+    def _render(self, messages: list[Any]) -> str:
+        names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+        tokens = {name: text for name in names if (text := self._text(name)) is not None}
+        try:
+            template = _environment().from_string(self._template or "")
+            return template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens)
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
+            raise RequestError(f"the chat template refuses these messages: {error}; change their roles or order.") from error
+
+    def _hide(self, messages: Sequence[Message]) -> tuple[list[Any], dict[str, str]]:
+        """Messages in which a stand-in replaces all that could be read as a special token, and what each stands for."""
+        everything = json.dumps(list(messages), ensure_ascii=False, default=str)
+        edge = next((c for c in map(chr, STAND_INS) if c not in everything), None)
+        if edge is None:
+            raise RequestError("the messages use every private character of plane 16; leave some of them out.")
+        marks: dict[str, str] = {}
+
+        def stand_in(match: re.Match[str]) -> str:
+            mark = f"{edge}{len(marks)}{edge}"
+            marks[mark] = match.group()
+            return mark
+
+        pattern = self._dangerous
+        walk = (lambda text: pattern.sub(stand_in, text)) if pattern is not None else str
+        return [_map_text(dict(message), walk) for message in messages], marks
+
+    @cached_property
+    def _dangerous(self) -> re.Pattern[str] | None:
+        """Special tokens, and at the ends of a text the parts that would make one with what the template adds."""
+        whole = sorted(self._specials, key=len, reverse=True)
+        if not whole:
+            return None
+        heads = {s[:i] for s in whole for i in range(1, len(s))}
+        tails = {s[i:] for s in whole for i in range(1, len(s))}
+
+        def either(texts: set[str]) -> str:
+            return "|".join(re.escape(t) for t in sorted(texts, key=len, reverse=True)) or r"(?!)"
+
+        first, last = rf"(?<![\s\S])(?:{either(tails)})", rf"(?:{either(heads)})(?=\s*\Z)"
+        return re.compile(f"{'|'.join(map(re.escape, whole))}|{first}|{last}")
+
+
+class ToyTokenizer(Tokenizer):
+    """One letter per id, for toy models."""
+
+    bos = eos = None
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab_size = vocab
+        self._letters = [chr(ord("a") + i) if i < 26 else chr(0x4E00 + i) for i in range(vocab)]  # noqa: PLR2004
+        self._ids = {letter: i for i, letter in enumerate(self._letters)}
+
+    def encode(self, text: str, *, specials: bool = False, bos: bool = True) -> list[int]:
+        strange = sorted(set(text) - self._ids.keys())
+        if strange:
+            known = f"{self._letters[0]} to {self._letters[-1]}"
+            raise RequestError(f"the toy model has no token {strange[0]!r}; write with its letters {known}.")
+        return [self._ids[letter] for letter in text]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return "".join(self._letters[token] for token in ids)
+
+    def token_text(self, token: int) -> str:
+        return self._letters[token]
+
+    @property
+    def has_chat(self) -> bool:
+        return False
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        raise RequestError("a toy model has no chat template; use a plain prompt.")
+
+
+def _load(folder: Path) -> tokenizers.Tokenizer:
+    """tokenizer.json, or what transformers makes of an older tokenizer's files."""
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelError(f"{file} is not a sound tokenizer ({error}); download it again.") from error
+    if not any((folder / name).is_file() for name in ("tokenizer.model", "vocab.json", "vocab.txt")):
+        raise ModelError(f"{folder} has no tokenizer; put its tokenizer.json there.")
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return tokenizers.Tokenizer.from_str(found.backend_tokenizer.to_str())
+    except Exception as error:  # whatever the older format's code raises
+        message = f"the tokenizer in {folder} cannot be read ({error})"
+        raise ModelError(f"{message}; convert it to tokenizer.json with AutoTokenizer and save_pretrained.") from error
+
+
+def _map_text(value: Any, change: Any) -> Any:  # noqa: ANN401
+    """Every text inside a message, roles excepted."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {k: v if k == "role" else _map_text(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_text(v, change) for v in value]
+    return value
+
+
+def _restore(text: str, marks: Mapping[str, str]) -> str:
+    for mark, original in marks.items():
+        text = text.replace(mark, original)
+    return text
+
+
+class _Generation(Extension):
+    """The {% generation %} block of training templates, which says nothing when generating."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Any) -> Any:  # noqa: ANN401
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The sandbox that chat templates are written for: transformers' settings and functions."""
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
+        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as templates expect
+    return environment

@@ -1,0 +1,84 @@
+"""A model small enough to enumerate: the next token depends on the last two, in float64, by a fixed table.
+
+It finds these two tokens in the cache (a token's id is its key, its position its value), among the entries that the
+pass lets a row see; so a cache that rolls back, compacts or masks wrongly changes the distribution.
+Does not: learn, or know a third token.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from forerun.caches.contract import Cache
+from forerun.errors import ConfigError
+from forerun.models.contract import Model, ModelInfo
+from forerun.types import Floats, KVLayout, Pass, PassOutput, Segment
+
+FLOOR = 0.025  # the least probability at small vocabularies, so that every branch is met
+
+
+class ToyModel(Model):
+    """p(next | last two tokens) = table[before last, last]; "before last" is `vocab` at the start of a text."""
+
+    def __init__(self, vocab: int = 3, seed: int = 0, context_length: int = 64, eos: tuple[int, ...] = ()) -> None:
+        if not 2 <= vocab <= 512:  # noqa: PLR2004 - the table has vocab^3 entries
+            raise ConfigError(f"a toy model has a vocabulary of 2 to 512, not {vocab}; choose another.")
+        rng = np.random.default_rng((seed, vocab))
+        floor = min(FLOOR, 0.5 / vocab)
+        self.table: Floats = floor + (1 - vocab * floor) * rng.dirichlet(np.ones(vocab), (vocab + 1, vocab))
+        self.table /= self.table.sum(-1, keepdims=True)
+        self._logits = torch.from_numpy(np.log(self.table))
+        layout = KVLayout((1,), (1,), torch.float64, torch.device("cpu"))
+        size, nbytes = 2 * vocab + 1, self.table.nbytes
+        self.info = ModelInfo(f"toy:{seed}:{vocab}", vocab, context_length, size, 1, layout, eos, None, nbytes)
+
+    def probs(self, context: Sequence[int]) -> Floats:
+        """The distribution of the token after `context`, which has at least one token."""
+        before = context[-2] if len(context) > 1 else self.info.vocab_size
+        found: Floats = self.table[before, context[-1]]
+        return found
+
+    def forward(self, work: Pass, cache: Cache) -> PassOutput:
+        column = work.tokens.to(torch.float64).view(-1, 1, 1)
+        if work.plan is None or 0 in work.plan.layers:
+            cache.write(0, work, column, work.positions.to(torch.float64).view(-1, 1, 1))
+            pairs = torch.cat([self._pairs(work, segment, cache) for segment in work.segments])
+        else:  # without its one layer the model sees a row's own token only
+            pairs = torch.stack((torch.full_like(work.tokens, self.info.vocab_size), work.tokens), 1)
+        hidden = dict.fromkeys(work.hidden, self._features(pairs))
+        rows = pairs if work.logits is None else pairs[work.logits]
+        if work.plan is not None and not work.plan.logits:
+            rows = rows[:0]
+        return PassOutput(self._logits[rows[:, 0], rows[:, 1]], hidden)
+
+    def _pairs(self, work: Pass, s: Segment, cache: Cache) -> torch.Tensor:
+        """The last two tokens of every row's own path, [count, 2]."""
+        keys, values = (part[0, :, 0] for part in cache.read(0, s))
+        sees = torch.ones(s.count, len(keys), dtype=torch.bool)
+        if s.mask is None:
+            sees.tril_(len(keys) - s.count)
+        else:
+            sees[:, s.past :] = s.mask
+        positions = work.positions[s.start : s.start + s.count, None]
+        return torch.stack([self._token(sees & (values == positions - back), keys) for back in (1, 0)], 1)
+
+    def _token(self, match: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """The token that each row matches; the start of the text where none, and nonsense where two."""
+        count = match.sum(1)
+        total = torch.where(match, keys, 0.0).sum(1).to(torch.int64)
+        return torch.where(count == 0, self.info.vocab_size, (total + count - 1) % self.info.vocab_size)
+
+    def _features(self, pairs: torch.Tensor) -> torch.Tensor:
+        """One-hot before-last, then one-hot last: [rows, 2 vocab + 1]."""
+        vocab = self.info.vocab_size
+        parts = (torch.nn.functional.one_hot(pairs[:, i], vocab + 1 - i) for i in (0, 1))
+        return torch.cat(list(parts), 1).to(torch.float64)
+
+
+def toy_by_name(name: str) -> ToyModel:
+    """`toy:SEED` or `toy:SEED:VOCAB`."""
+    parts = name.split(":")[1:]
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and len(part) < 10 for part in parts):  # noqa: PLR2004
+        raise ConfigError(f"{name!r} is not a toy model; write toy:SEED or toy:SEED:VOCAB, as in toy:0:3.")
+    return ToyModel(vocab=int(parts[1]) if len(parts) > 1 else 3, seed=int(parts[0]))

@@ -1,0 +1,23 @@
+"""The contract kit, public so that a plugin's author can prove a method: `forerun.testing.check(MyDrafter)`."""
+
+from forerun.testing.checks import check, laws_of
+from forerun.testing.exhaustive import ExhaustiveRng, ReuseError, distance, outcomes
+from forerun.testing.laws import LawError
+from forerun.testing.reference import Reference
+from forerun.testing.toy import Ask, BushyDrafter, Rig, Text, Toy
+
+__all__ = [
+    "Ask",
+    "BushyDrafter",
+    "ExhaustiveRng",
+    "LawError",
+    "Reference",
+    "ReuseError",
+    "Rig",
+    "Text",
+    "Toy",
+    "check",
+    "distance",
+    "laws_of",
+    "outcomes",
+]

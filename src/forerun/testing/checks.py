@@ -1,0 +1,179 @@
+"""Which laws bind whom: `check(member)` runs all that apply to one member of any family.
+
+`check("ngram")`, `check("draft-model:model=toy:100,width=2")`, or `check(MyDrafter)` for a class that stands in no
+table yet. Members of the other families are taken from the tables, so a new row there is met here as well.
+Does not: need a GPU, a model's weights or a network.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from forerun.build import FAMILIES
+from forerun.caches import CACHES
+from forerun.caches.contract import Cache
+from forerun.config import Choice
+from forerun.decoders import DECODERS
+from forerun.decoders.contract import Decoder
+from forerun.drafters import DRAFTERS
+from forerun.drafters.contract import Drafter
+from forerun.errors import ConfigError, unknown
+from forerun.models.toy import ToyModel
+from forerun.planners.contract import Planner
+from forerun.registry import Registry
+from forerun.schedulers.contract import Scheduler
+from forerun.testing import laws
+from forerun.testing.toy import BushyDrafter, Spelled, Toy, chosen
+from forerun.verifiers import VERIFIERS
+from forerun.verifiers.contract import Verifier
+
+CONTRACTS: dict[str, type[Any]] = {
+    "drafter": Drafter,
+    "verifier": Verifier,
+    "planner": Planner,
+    "decoder": Decoder,
+    "scheduler": Scheduler,
+    "cache": Cache,
+}
+TREE = "draft-model:model=toy:100,depth=2,width=2"
+SEEDS = (0, 1, 2)  # of the toy targets
+Law = Callable[[], None]
+
+
+class _One(Registry):
+    """A table of a single member, which need not be importable by name."""
+
+    def __init__(self, choice: Choice) -> None:
+        super().__init__(choice.family, "", {})
+        self.choice = choice
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the class
+        return self.choice.member
+
+
+def check(member: Spelled, family: str | None = None) -> list[str]:
+    """Run every law that binds this member; the names of those that held. Raises LawError for the first that does not."""
+    choice = find(member, family)
+    held: list[str] = []
+    for name, law in laws_of(choice):
+        law()
+        held.append(name)
+    return held
+
+
+def find(member: Spelled, family: str | None = None) -> Choice:
+    """The member that is meant, whichever family it is of."""
+    if isinstance(member, Choice):
+        return member
+    names = [family] if family else list(FAMILIES)
+    if isinstance(member, type):
+        mine = [f for f in names if issubclass(member, CONTRACTS[f])]
+    else:
+        mine = [f for f in names if member.partition(":")[0] in FAMILIES[f]]
+    if not mine:
+        known = [name for f in names for name in FAMILIES[f]]
+        raise ConfigError(unknown("forerun", "member", str(member), known))
+    return chosen(FAMILIES[mine[0]], member)
+
+
+def laws_of(choice: Choice) -> Iterator[tuple[str, Law]]:
+    """Every law that binds the member, with a name that says under which circumstances."""
+    yield "documented", partial(laws.is_documented, choice.member)
+    yield "spelled", partial(laws.is_spelled, _One(choice), choice.name)
+    yield from _OF[choice.family](choice)
+
+
+def toys(**members: Spelled) -> list[Toy]:
+    """Toy engines over several targets."""
+    return [Toy(**members, model=ToyModel(3, seed)) for seed in SEEDS]  # type: ignore[arg-type]
+
+
+def is_exact(toy: Toy) -> bool:
+    """Whether every member claims to keep the target's law."""
+    parts = toy.choices
+    members = (parts.drafter, parts.verifier, parts.planner, parts.decoder, parts.scheduler, parts.cache)
+    return all(part.member.facts.exact for part in members)
+
+
+def law_of_output(engines: Sequence[Toy]) -> Iterator[tuple[str, Law]]:
+    """Exact where everybody claims it, and otherwise really lossy."""
+    name = laws.spelled(engines[0])
+    if not is_exact(engines[0]):
+        yield f"lossy: {name}", partial(laws.lossy_is_needed, engines)
+        return
+    for toy in engines:
+        for how, sampling in laws.SAMPLINGS.items():
+            yield f"exact: {name}, {how}, {toy.model.info.name}", partial(laws.exact_is_true, toy, sampling)
+    yield f"greedy: {name}", partial(laws.greedy_equals_greedy, engines[0])
+
+
+def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
+    """Neighbours, memory and cancelling."""
+    for law in (laws.neighbours_do_not_matter, laws.chunks_do_not_matter, laws.cancelling_is_free):
+        yield f"{law.__name__.replace('_', ' ')}: {laws.spelled(toy)}", partial(law, toy)
+    if laws.coupled(toy):
+        yield f"seeds are plain decoding's: {laws.spelled(toy)}", partial(laws.seeds_are_plain_decodings, toy)
+    if is_exact(toy):
+        yield f"no trace: {laws.spelled(toy)}", partial(laws.rejection_leaves_no_trace, toy)
+
+
+def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
+    for verifier in VERIFIERS:
+        yield f"a draft: {verifier}", partial(laws.a_draft_is_a_draft, Toy(drafter=drafter, verifier=verifier))
+        for cache in CACHES:
+            engines = toys(drafter=drafter, verifier=verifier, cache=cache)
+            if all(part.facts.exact for part in (VERIFIERS[verifier], CACHES[cache])):  # else it proves nothing here
+                yield from law_of_output(engines)
+            yield from law_of_company(engines[0])
+
+
+def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
+    for drafter in (*DRAFTERS, TREE, BushyDrafter):
+        engines = toys(drafter=drafter, verifier=verifier)
+        if verifier.member.facts.exact:
+            yield from law_of_output(engines)
+        yield from law_of_company(engines[0])
+    if not verifier.member.facts.exact:
+        engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
+        yield "lossy", partial(laws.lossy_is_needed, engines)
+
+
+def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:
+    yield "shares fit", partial(laws.shares_fit, planner)
+    for drafter in DRAFTERS:
+        engines = toys(drafter=drafter, planner=planner)
+        yield from law_of_output(engines[:1])
+        yield from law_of_company(engines[0])
+
+
+def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
+    yield "picks fit", partial(laws.picks_fit, scheduler)
+    for drafter in DRAFTERS:
+        yield from law_of_company(Toy(drafter=drafter, scheduler=scheduler))
+
+
+def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
+    for drafter in (*DRAFTERS, BushyDrafter):
+        for cache in CACHES:
+            engines = toys(drafter=drafter, decoder=decoder, cache=cache)
+            yield from law_of_output(engines[:1])
+            yield from law_of_company(engines[0])
+
+
+def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:
+    for drafter in (*DRAFTERS, BushyDrafter):
+        for decoder in DECODERS:
+            engines = toys(drafter=drafter, decoder=decoder, cache=cache)
+            yield from law_of_output(engines[:1])
+            yield from law_of_company(engines[0])
+
+
+_OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
+    "drafter": _of_drafter,
+    "verifier": _of_verifier,
+    "planner": _of_planner,
+    "scheduler": _of_scheduler,
+    "decoder": _of_decoder,
+    "cache": _of_cache,
+}
+

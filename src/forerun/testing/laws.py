@@ -1,0 +1,367 @@
+"""The laws that the contracts stand for, one function each.
+
+A law raises LawError with a sentence. Laws run on toys, through the real engine; `checks.py` says whom each binds.
+Does not: measure speed, or show that a method is of any use; that is what docs/results is for.
+"""
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any, cast
+
+import torch
+
+from forerun.build import setup_for
+from forerun.config import Choice, choose
+from forerun.drafters.contract import Drafter
+from forerun.errors import ConfigError
+from forerun.registry import Registry
+from forerun.rng import Rng
+from forerun.schedulers.contract import Candidate
+from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
+from forerun.testing.reference import Reference
+from forerun.testing.toy import Ask, Rig, Spelled, Tokens, Toy
+from forerun.types import Context, Draft, Outcome, Sampling
+
+TIGHT = 1e-9  # float64 toys: what rounding leaves
+PROMPT: Tokens = (0, 1, 2, 0, 1)  # repeats itself, so that lookup drafters find something
+LENGTH = 3
+SAMPLINGS = {
+    "plain": Sampling(max_tokens=LENGTH),
+    "shaped": Sampling(temperature=0.7, top_k=2, repetition_penalty=1.3, max_tokens=LENGTH),
+}
+TOGETHER = 32  # runs that share an engine's steps; more is faster
+
+
+class LawError(AssertionError):
+    """A member breaks a law of its contract."""
+
+
+def require(holds: object, sentence: str) -> None:
+    """Raise LawError unless it holds."""
+    if not holds:
+        raise LawError(sentence)
+
+
+# Said and spelled
+
+
+def is_documented(member: type[Any]) -> None:
+    """A first sentence; a paper or a reason; the limits, in a sentence that begins "Does not:"."""
+    text = inspect.getdoc(sys.modules[member.__module__]) or ""
+    own = inspect.getdoc(member) or ""
+    where = f"{member.__module__}.{member.__name__}"
+    for name, doc in (("the file", text), ("the class", own)):
+        require(doc.strip(), f"{name} of {where} has no docstring; say in one sentence what the method is.")
+        require(doc.strip().splitlines()[0].endswith((".", ":")), f"{name} of {where} does not begin with a sentence.")
+    require("Does not:" in text + own, f"{where} does not say its limits; add a sentence that begins 'Does not:'.")
+    known = member.facts.paper is None or any(char.isdigit() for char in member.facts.paper)
+    require(known, f"{where} names the paper {member.facts.paper!r}; give an arXiv number, or an author and a year.")
+
+
+def is_spelled(registry: Registry, name: str) -> None:
+    """Options survive the way to text and back; what is unknown is refused with the nearest that is known."""
+    member = registry[name]
+    for options in (member.toy(), *_variants(member.toy())):
+        spelling = Choice(registry.family, name, member, options).spelling
+        back = choose(registry, spelling).options
+        require(back == options, f"{registry.family} {spelling!r} is read back as {back}; give every option one type.")
+    known = [f.name for f in fields(member.Options)]
+    for wrong, near in [("no_such_option", None), *((f"{option}x", option) for option in known)]:
+        if wrong in known:
+            continue
+        sentence = _refusal(registry, f"{name}:{wrong}=1")
+        said = wrong in sentence and name in sentence and (near is None or f"did you mean {near!r}" in sentence)
+        require(said, f"{registry.family} {name!r} takes the unknown option {wrong!r}, or says only: {sentence!r}.")
+
+
+def _variants(options: Any) -> Iterator[Any]:  # noqa: ANN401 - a member's own Options
+    """The options with one field changed at a time."""
+    for f in fields(options):
+        value = getattr(options, f.name)
+        changed = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.25, str: lambda v: f"{v},(x)"}
+        if type(value) in changed:
+            try:
+                yield replace(options, **{f.name: changed[type(value)](value)})
+            except ConfigError:  # the option knows its limits, and this is beyond them
+                continue
+
+
+def _refusal(registry: Registry, spelled: str) -> str:
+    try:
+        choose(registry, spelled)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+# Drafts
+
+
+class _Recorder(Drafter):
+    """Passes everything on, and writes down what was drafted and what became of it."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner, self.facts, self.hidden = inner, inner.facts, inner.hidden  # type: ignore[misc]
+        self.log: dict[int, list[tuple[Any, ...]]] = {}
+
+    def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
+        self.log[context.id] = []
+        return self.inner.start(context)
+
+    def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        drafts = self.inner.propose(batch, budgets)
+        for context, draft in zip(batch, drafts, strict=True):
+            reported = 1.0
+            for node, token in enumerate(draft.tokens):
+                reported *= draft.drawn_from(node).prob(token)
+            self.log[context.id].append(("draft", draft.tokens, draft.parents, reported))
+        return drafts
+
+    def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        for context, outcome in zip(batch, outcomes, strict=True):
+            if outcome.verdict is not None:
+                self.log[context.id].append(("verdict", outcome.verdict.path, outcome.verdict.token))
+        self.inner.observe(batch, outcomes)
+
+    def stop(self, context: Context) -> None:
+        self.inner.stop(context)
+
+
+def a_draft_is_a_draft(toy: Toy, prompt: Tokens = PROMPT) -> None:
+    """A tree within budget, and every draft comes exactly as often as the q it reports say.
+
+    By enumeration: the share of each draft among the runs that have the same past is the product of its q.
+    """
+    for name, sampling in SAMPLINGS.items():
+        histories = outcomes(lambda rngs, s=sampling: _histories(toy, prompt, s, rngs), TOGETHER)  # type: ignore[misc]
+        mass: Counter[tuple[Any, ...]] = Counter()
+        for history, weight in histories.items():
+            past = cast("tuple[Any, ...]", history)
+            for end in range(len(past) + 1):
+                mass[past[:end]] += weight  # type: ignore[assignment] # a Counter adds floats as well
+        for past, weight in mass.items():
+            if past and past[-1][0] == "draft":
+                share, (_, tokens, _, reported) = weight / mass[past[:-1]], past[-1]
+                told = f"draft {tokens} comes with probability {share:.6f} and reports {reported:.6f} ({name} sampling)"
+                require(abs(share - reported) < TIGHT, f"{told}; report the q that each token was drawn from.")
+
+
+def _histories(toy: Toy, prompt: Tokens, sampling: Sampling, rngs: Sequence[Rng]) -> list[tuple[Any, ...]]:
+    rig = toy.build()
+    guard = rig.engine.members.drafter
+    recorder = guard.inner = _Recorder(guard.inner)  # type: ignore[attr-defined] # the engine always guards
+    numbers = [rig.add(Ask(prompt, sampling, rng)) for rng in rngs]
+    rig.finish()
+    is_sound(rig)
+    return [tuple(recorder.log.get(number, ())) for number in numbers]
+
+
+def is_sound(rig: Rig) -> None:
+    """No draft failed, no request ended in error, and every cache has all its room back and balances its books."""
+    stats = rig.engine.stats
+    require(stats.draft_failures == 0, f"the drafter failed {stats.draft_failures} times; the log says how.")
+    errors = [event.error for events in rig.said.values() for event in events if event.error]
+    require(not errors, f"a request ended with an error: {errors[:1]}")
+    for cache, room in zip(rig.caches, rig.rooms, strict=True):
+        cache.check()
+        if not rig.engine.requests:
+            require(cache.free() == room, f"{room - cache.free()} tokens of room were not given back.")
+
+
+# What comes out
+
+
+def exact_is_true(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> None:
+    """The law of the output is the target's: every random outcome visited, nothing sampled."""
+    law = Reference(toy.model).law(prompt, sampling, sampling.max_tokens or LENGTH)
+    far = distance(cast("Table", law), output_law(toy, sampling, prompt))
+    require(far < TIGHT, f"{spelled(toy)} is {far:.2e} away from the target's law, and claims to be exact.")
+
+
+def lossy_is_needed(toys: Sequence[Toy], prompt: Tokens = PROMPT) -> None:
+    """Somewhere the law differs; a method that is exact should say so."""
+    for toy in toys:
+        for sampling in SAMPLINGS.values():
+            law = Reference(toy.model).law(prompt, sampling, LENGTH)
+            if distance(cast("Table", law), output_law(toy, sampling, prompt)) > TIGHT:
+                return
+    require(not toys, f"{spelled(toys[0])} claims to change the law and does not; declare exact=True.")
+
+
+def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> Table:
+    """The exact law of what the engine writes."""
+
+    def run(rngs: Sequence[Rng]) -> list[Tokens]:
+        rig = toy.build()
+        texts = rig.write([Ask(prompt, sampling, rng) for rng in rngs])
+        is_sound(rig)
+        return [text.tokens for text in texts]
+
+    return outcomes(run, TOGETHER)
+
+
+def spelled(toy: Toy) -> str:
+    """The members of a toy engine in one line."""
+    parts = toy.choices
+    return f"{parts.drafter.spelling} × {parts.verifier.spelling} × {parts.cache.spelling} × {parts.decoder.spelling}"
+
+
+GREEDY = (
+    Sampling(temperature=0, max_tokens=24),
+    Sampling(temperature=0, max_tokens=17, repetition_penalty=1.4, frequency_penalty=0.2, no_repeat_ngram=4),
+    Sampling(temperature=0, max_tokens=9, logit_bias={0: 1.5}, min_tokens=5),
+)
+PROMPTS: tuple[Tokens, ...] = ((0,), (0, 1, 2, 0, 1), (2, 2, 2, 2), (1, 0) * 8, (0, 1, 1, 2, 0, 2, 1))
+
+
+def greedy_equals_greedy(toy: Toy) -> None:
+    """Temperature 0 is the most likely token after each prefix: alone, and in a ragged batch."""
+    asks = [Ask(prompt, sampling) for prompt in PROMPTS for sampling in GREEDY]
+    reference = Reference(toy.model)
+    wanted = [reference.greedy(a.prompt, a.sampling, a.sampling.max_tokens or 1) for a in asks]
+    for how, texts in (("in a batch", _together(toy, asks)), ("alone", _alone(toy, asks))):
+        for ask, text, want in zip(asks, texts, wanted, strict=True):
+            told = f"{spelled(toy)} wrote {text} after {ask.prompt} {how}, and plain greedy decoding writes {want}."
+            require(text == want, told)
+
+
+def neighbours_do_not_matter(toy: Toy) -> None:
+    """The same seed gives the same tokens alone, with others, in another order, and on few seats.
+
+    Where the text of a seed depends on the draft (not `coupled`), the step must have room for everybody's draft.
+    """
+    asks = [Ask(p, replace(SEEDED, seed=seed)) for seed, p in enumerate(PROMPTS * 2)]
+    alone = _alone(toy, asks)
+    ways = {
+        "with others": _together(toy, asks),
+        "in another order": _together(toy, asks[::-1])[::-1],
+        "with few seats": _together(few_seats(toy), asks),
+    }
+    for how, texts in ways.items():
+        require(texts == alone, f"{spelled(toy)} writes {texts} {how}, and alone {alone}.")
+
+
+SEEDED = Sampling(temperature=0.9, top_p=0.95, presence_penalty=0.1, max_tokens=12)
+
+
+def few_seats(toy: Toy) -> Toy:
+    """Three seats, so that others wait; and steps so small that drafts are cut, where that may not matter."""
+    return toy.resized(max_requests=3, max_step_tokens=11 if coupled(toy) else 80)
+
+
+def coupled(toy: Toy) -> bool:
+    """Whether the text of a seed is plain decoding's, whatever is drafted."""
+    return bool(toy.choices.verifier.member.facts.coupled)
+
+
+def chunks_do_not_matter(toy: Toy) -> None:
+    """A prompt read in chunks gives the same tokens as one read at once."""
+    small = replace(toy, planner="fixed:nodes=2")  # the last chunk and a draft fit into one step of six
+    lengths = (8, 9, 10, 16, 20)
+    prompts = [(prompt * 20)[:length] for prompt, length in zip(PROMPTS, lengths, strict=True)]
+    asks = [Ask(prompt, replace(SEEDED, seed=seed)) for seed, prompt in enumerate(prompts)]
+    whole, chunked = _alone(small, asks), _alone(small.resized(max_step_tokens=6), asks)
+    require(chunked == whole, f"{spelled(toy)} writes {chunked} after prompts read in chunks, and {whole} otherwise.")
+
+
+def seeds_are_plain_decodings(toy: Toy) -> None:
+    """A coupled verifier: the text is not only distributed as plain decoding's, with the same seed it is the same."""
+    asks = [Ask(p, replace(SEEDED, seed=seed)) for seed, p in enumerate(PROMPTS * 2)]
+    require(_together(toy, asks) == _together(toy.plain(), asks), f"{spelled(toy)} differs from plain decoding by seed.")
+
+
+def _together(toy: Toy, asks: Sequence[Ask]) -> list[Tokens]:
+    rig = toy.build()
+    texts = [text.tokens for text in rig.write(asks)]
+    is_sound(rig)
+    return texts
+
+
+def _alone(toy: Toy, asks: Sequence[Ask]) -> list[Tokens]:
+    rig = toy.build()
+    texts = [rig.write([ask])[0].tokens for ask in asks]
+    is_sound(rig)
+    return texts
+
+
+# Memory
+
+
+def rejection_leaves_no_trace(toy: Toy) -> None:
+    """After every step the cache is bit-equal to that of plain decoding with the same tokens."""
+    sampling = Sampling(temperature=0, max_tokens=16)
+    wanted = {length: snapshot for _, length, snapshot in _snapshots(toy.plain(), sampling)}
+    for tokens, length, snapshot in _snapshots(toy, sampling):
+        same = length in wanted and all(
+            torch.equal(mine, theirs)
+            for pair, other in zip(snapshot, wanted[length], strict=True)
+            for mine, theirs in zip(pair, other, strict=True)
+        )
+        require(same, f"{spelled(toy)} leaves a trace of its drafts in the cache after {tokens}.")
+
+
+def _snapshots(toy: Toy, sampling: Sampling) -> Iterator[tuple[Tokens, int, Any]]:
+    rig = toy.build()
+    number = rig.add(Ask(PROMPT, sampling))
+    cache = rig.engine.cache
+    while rig.engine.busy:
+        rig.step()
+        request = rig.engine.requests.get(number)
+        if request is not None and request.slot is not None:
+            require(cache.unjudged(request.slot) == 0, f"{spelled(toy)} leaves unjudged tokens after a step.")
+            yield tuple(request.tokens), cache.length(request.slot), cache.snapshot(request.slot)
+    is_sound(rig)
+
+
+def cancelling_is_free(toy: Toy) -> None:
+    """Stop at any step: every slot of every cache returns, and the neighbours go on unchanged."""
+    asks = [Ask(p, replace(SEEDED, seed=seed, max_tokens=6)) for seed, p in enumerate(PROMPTS)]
+    small = few_seats(toy)
+    whole = _together(small, asks)
+    for steps in range(40):
+        rig = small.build()
+        numbers = [rig.add(ask) for ask in asks]
+        for _ in range(steps):
+            rig.step()
+        if not rig.engine.busy:
+            return
+        for number in numbers[::2]:
+            rig.engine.abort(number)
+        rig.finish()
+        is_sound(rig)
+        for number, want in list(zip(numbers, whole, strict=True))[1::2]:
+            got = rig.text(number).tokens
+            require(got == want, f"{spelled(toy)} writes {got} after a neighbour was aborted, and {want} otherwise.")
+
+
+# Shares and picks
+
+
+def shares_fit(planner: Choice) -> None:
+    """One share per request, never negative, at most the room in total; the same question has the same answer."""
+    toy = Toy()
+    planned = planner.member(planner.options, setup_for(toy.config, toy.model))
+    for size, room in product((0, 1, 3, 8), (0, 1, 7, 100)):
+        batch = [Context(i, [0, 1], 2, Sampling(), ExhaustiveRng()) for i in range(size)]
+        shares = planned.share(batch, room)
+        told = f"planner {planner.spelling!r} shares {shares} among {size} requests with room for {room}"
+        require(len(shares) == size, f"{told}; give one share per request.")
+        require(all(share >= 0 for share in shares) and sum(shares) <= room, f"{told}; share no more than the room.")
+
+
+def picks_fit(scheduler: Choice) -> None:
+    """Each request at most once and by what it has pending; within the room, and somebody always runs."""
+    asked = scheduler.member(scheduler.options)
+    for pending, room in product(((1,), (5, 1, 9), (1, 1, 1, 1), (40,), (3, 40, 1)), (1, 2, 7, 100)):
+        candidates = [Candidate(i, i, count, running=True) for i, count in enumerate(pending)]
+        picks = asked.pick(candidates, room)
+        told = f"scheduler {scheduler.spelling!r} picks {picks} of pending {pending} with room for {room}"
+        require(picks and sum(p.count for p in picks) <= room, f"{told}; pick somebody, within the room.")
+        require(len({p.id for p in picks}) == len(picks), f"{told}; pick each request once.")
+        require(all(1 <= p.count <= pending[p.id] for p in picks), f"{told}; pick what is pending.")
+        admitted = asked.admit([replace(c, running=False) for c in candidates])
+        require(sorted(admitted) == sorted(c.id for c in candidates), f"{scheduler.spelling!r} does not admit everybody.")

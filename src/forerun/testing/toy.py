@@ -1,0 +1,183 @@
+"""Small engines, spelled: real loop, real members, a toy target.
+
+A member is given as a spelled method ("ngram:width=3"), a bare name (then with its `toy()` options), a class that
+stands in no table, or a `Choice`. Does not: time anything; toys say nothing about speed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from forerun.build import Choices, assemble, setup_for
+from forerun.caches import CACHES
+from forerun.config import Choice, Config, choose
+from forerun.decoders import DECODERS
+from forerun.drafters import DRAFTERS
+from forerun.drafters.contract import SoloDrafter
+from forerun.engine.engine import Engine
+from forerun.models.contract import Model
+from forerun.models.toy import ToyModel
+from forerun.planners import PLANNERS
+from forerun.registry import Registry
+from forerun.rng import Rng
+from forerun.schedulers import SCHEDULERS
+from forerun.types import Context, Draft, Emission, Event, Facts, Runner, Sampling, Setup
+from forerun.verifiers import VERIFIERS
+
+Spelled = str | type[Any] | Choice
+Tokens = tuple[int, ...]
+
+
+def chosen(registry: Registry, member: Spelled) -> Choice:
+    """The member that is meant, with toy options where none are spelled."""
+    if isinstance(member, Choice):
+        return member
+    if isinstance(member, str) and ":" in member:
+        return choose(registry, member)
+    found = registry[member] if isinstance(member, str) else member
+    return Choice(registry.family, member if isinstance(member, str) else found.__name__, found, found.toy())
+
+
+@dataclass(frozen=True)
+class Text:
+    """What one request wrote."""
+
+    emissions: tuple[Emission, ...]
+    text: str
+    finish_reason: str
+    error: str | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        return tuple(e.token for e in self.emissions)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request; `rng` replaces the numbers that its seed would give."""
+
+    prompt: Tokens
+    sampling: Sampling
+    rng: Rng | None = None
+
+
+@dataclass
+class Rig:
+    """A built engine, the second models that its drafter opened, and what its requests have said so far."""
+
+    engine: Engine
+    runners: list[Runner] = field(default_factory=list)
+    said: dict[int, list[Event]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rooms = [cache.free() for cache in self.caches]  # before anybody came
+
+    def add(self, ask: Ask) -> int:
+        """A new request; its id."""
+        number = self.engine.add(ask.prompt, ask.sampling, rng=ask.rng)
+        self.said[number] = []
+        return number
+
+    def step(self) -> None:
+        """One step of the loop."""
+        for event in self.engine.step():
+            self.said[event.request].append(event)
+
+    def finish(self) -> None:
+        """Steps until nothing is left to do."""
+        while self.engine.busy:
+            self.step()
+
+    def text(self, number: int) -> Text:
+        """Everything that a finished request said."""
+        events = self.said[number]
+        emissions = tuple(e for event in events for e in event.emissions)
+        last = events[-1]
+        return Text(emissions, "".join(event.text for event in events), last.finish_reason or "", last.error)
+
+    def write(self, asks: Sequence[Ask]) -> list[Text]:
+        """All requests together, to their end."""
+        numbers = [self.add(ask) for ask in asks]
+        self.finish()
+        return [self.text(number) for number in numbers]
+
+    @property
+    def caches(self) -> list[Any]:
+        """Every cache in use, the target's first."""
+        return [self.engine.cache, *(runner.cache for runner in self.runners)]
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Which members, which target, and how large; frozen, so that laws can vary one axis with `replace`."""
+
+    drafter: Spelled = "none"
+    verifier: Spelled = "rejection"
+    planner: Spelled = "fixed"
+    decoder: Spelled = "draft_verify"
+    scheduler: Spelled = "fcfs"
+    cache: Spelled = "contiguous"
+    model: Model = field(default_factory=lambda: ToyModel(3, 0))
+    config: Config = field(default_factory=lambda: Config(max_requests=32, max_step_tokens=4096))
+    decode: Callable[..., str] = lambda tokens: "".join(chr(97 + token) for token in tokens)  # noqa: E731
+
+    @property
+    def choices(self) -> Choices:
+        """The chosen member of every family."""
+        return Choices(
+            drafter=chosen(DRAFTERS, self.drafter),
+            verifier=chosen(VERIFIERS, self.verifier),
+            planner=chosen(PLANNERS, self.planner),
+            decoder=chosen(DECODERS, self.decoder),
+            scheduler=chosen(SCHEDULERS, self.scheduler),
+            cache=chosen(CACHES, self.cache),
+        )
+
+    def build(self) -> Rig:
+        """A fresh engine."""
+        setup, runners = setup_for(self.config, self.model), list[Runner]()
+
+        def open_model(folder: str, cache: str) -> Runner:
+            runners.append(setup.open_model(folder, cache))
+            return runners[-1]
+
+        watched = replace(setup, open_model=open_model)
+        return Rig(assemble(self.choices, self.config, self.model, watched, self.decode), runners)
+
+    def resized(self, **sizes: int) -> "Toy":
+        """The same engine with other values in its Config."""
+        return replace(self, config=replace(self.config, **sizes))
+
+    def plain(self) -> "Toy":
+        """The same engine without drafts."""
+        return replace(self, drafter="none", decoder="autoregressive")
+
+
+class BushyDrafter(SoloDrafter):
+    """Every pair of tokens below every node, two levels deep: whatever the target says, most of it is rejected."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """`width` children per node, `depth` levels."""
+
+        width: int = 2
+        depth: int = 2
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.vocab = options, setup.vocab
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        width, first = self.options.width, len(context.tokens)
+        tokens: list[int] = []
+        parents: list[int] = []
+        level = [-1]
+        for _ in range(self.options.depth):
+            start = len(tokens)
+            for parent, child in product(level, range(width)):
+                tokens.append((first + parent + 1 + child) % self.vocab)  # another order at every place
+                parents.append(parent)
+            level = list(range(start, len(tokens)))
+        return Draft(tuple(tokens[:budget]), tuple(parents[:budget]), source="bushy")

@@ -1,0 +1,64 @@
+"""`forerun train lm` and `forerun train export` on the command line.
+
+Does not: hold a default of its own; recipes do.
+"""
+
+import tomllib
+from pathlib import Path
+
+import click
+
+from forerun.errors import TrainError
+
+
+@click.group("train")
+def command() -> None:
+    """Train the small reference models."""
+
+
+@command.command("lm")
+@click.argument("recipe")
+@click.option("--data", "data_folder", type=click.Path(path_type=Path), help="Folder with the training data.")
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Checkpoints and log [runs/NAME].")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the finished model [RUN/model].")
+@click.option("--resume", is_flag=True, help="Continue the run in --run from its last checkpoint.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a key, e.g. schedule.steps=100.")
+def train_language_model(
+    recipe: str,
+    data_folder: Path | None,
+    run_folder: Path | None,
+    out: Path | None,
+    pairs: tuple[str, ...],
+    *,
+    resume: bool,
+) -> None:
+    """Train a language model by RECIPE: a TOML file or the name of a bundled one."""
+    # Imported here: --help must not wait for torch.
+    from forerun.train.lm import train_lm
+
+    overrides = dict(parse_pair(pair) for pair in pairs)
+    folder = train_lm(recipe, overrides, data_folder=data_folder, run_folder=run_folder, out=out, resume=resume)
+    click.echo(f"model written to {folder}")
+
+
+@command.command("export")
+@click.argument("recipe")
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+def export_checkpoint(recipe: str, run_folder: Path, out: Path) -> None:
+    """Write the last checkpoint of RUN_FOLDER, trained by RECIPE, as the model folder OUT."""
+    from forerun.train.lm import export_run
+
+    click.echo(f"model written to {export_run(recipe, run_folder, out)}")
+
+
+def parse_pair(pair: str) -> tuple[str, object]:
+    """KEY=VALUE with a TOML value; what is not TOML is a string."""
+    key, equals, value = pair.partition("=")
+    if not equals:
+        message = f"--set {pair!r} has no '='; write KEY=VALUE, for example schedule.steps=100."
+        raise TrainError(message)
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value

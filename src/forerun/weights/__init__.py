@@ -1,0 +1,1 @@
+"""Loading, converting and saving weights."""

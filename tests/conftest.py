@@ -1,0 +1,21 @@
+"""What every test gets: no network, few threads, and GPU tests only where there is a GPU."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a model hub is wrong; say so at once
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks after threads, with a warning
+os.environ.setdefault("MPLBACKEND", "Agg")  # plots go to files
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("forerun", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("forerun")  # the same examples every time: a red run can be run again
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

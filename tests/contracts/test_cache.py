@@ -1,0 +1,5 @@
+"""Every law of every cache."""
+
+
+def test_law(law):
+    law()

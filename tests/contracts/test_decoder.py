@@ -1,0 +1,5 @@
+"""Every law of every decoder."""
+
+
+def test_law(law):
+    law()

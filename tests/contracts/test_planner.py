@@ -1,0 +1,5 @@
+"""Every law of every planner."""
+
+
+def test_law(law):
+    law()

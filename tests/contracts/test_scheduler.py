@@ -1,0 +1,5 @@
+"""Every law of every scheduler."""
+
+
+def test_law(law):
+    law()

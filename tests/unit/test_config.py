@@ -1,0 +1,104 @@
+"""One parser: what it knows it reads back, what it does not know it refuses with the nearest name."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.config import Config, check_tokens, choose
+from forerun.errors import ConfigError, RequestError
+from forerun.registry import Registry
+from forerun.types import Sampling
+
+
+class Member:
+    @dataclass(frozen=True)
+    class Options:
+        width: int = 3
+        rate: float = 0.5
+        quick: bool = False
+        name: str = ""
+        sizes: tuple[int, ...] = ()
+        inner: str | None = None
+
+
+class Table(Registry):
+    def __getitem__(self, name):
+        return Member if name in self.table else super().__getitem__(name)
+
+
+TABLE = Table("drafter", __name__, {"mine": "mine:Member"})
+
+
+@given(
+    st.builds(
+        Member.Options,
+        width=st.integers(-9, 99),
+        rate=st.floats(-10, 10),
+        quick=st.booleans(),
+        name=st.text("abc:=,[](){}/.", max_size=8).filter(lambda s: _balanced(s) and not (s[:1] == "(" and s[-1:] == ")")),
+        sizes=st.lists(st.integers(0, 9)).map(tuple),
+        inner=st.one_of(st.none(), st.sampled_from(["ngram:width=2,min_match=1", "plain"])),
+    )
+)
+def test_what_was_chosen_can_be_spelled_and_read_back(options):
+    choice = choose(TABLE, "mine", {k: getattr(options, k) for k in options.__dataclass_fields__})
+    assert choose(TABLE, choice.spelling).options == options
+
+
+def _balanced(text):
+    depth = 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+REFUSED = [
+    ("mien", "no drafter 'mien'; did you mean 'mine'"),
+    ("mine:widht=4", "no option 'widht'; did you mean 'width'"),
+    ("mine:width=four", "option 'width' is 'four'; give a value of type int"),
+    ("mine:quick=maybe", "option 'quick' is 'maybe'"),
+    ("mine:width", "write options as name=value"),
+]
+
+
+@pytest.mark.parametrize(("spelled", "sentence"), REFUSED)
+def test_what_is_unknown_is_refused_with_the_nearest(spelled, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        choose(TABLE, spelled)
+
+
+def test_keywords_that_config_does_not_know_are_options_of_the_drafter():
+    config, rest = Config.parse(drafter="mine", width=7)
+    assert choose(TABLE, config.drafter, rest).options.width == 7
+    with pytest.raises(ConfigError, match="did you mean 'width'"):
+        choose(TABLE, "mine", {"widht": 7})
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        ({"max_requests": 0}, "give at least 1"),
+        ({"max_requests": "many"}, "give a value of type int"),
+        ({"dtype": "float23"}, "did you mean 'float32'"),
+        ({"device": "gpu"}, "value of device 'gpu'"),
+        ({"draft_timeout": -1.0}, "give at least 0"),
+    ],
+)
+def test_config_refuses_what_cannot_be(keywords, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Config(**keywords)
+
+
+@pytest.mark.parametrize("token", [-1, 8, 2**31, True, 1.5])
+@pytest.mark.parametrize("where", ["prompt", "bad_words", "logit_bias", "allowed_tokens", "stop_token_ids"])
+def test_tokens_that_do_not_exist_are_refused(where, token):
+    named = {"bad_words": ((token,),), "logit_bias": {token: 1.0}, "allowed_tokens": (token,), "stop_token_ids": (token,)}
+    if where == "logit_bias" and token is True:
+        pytest.skip("True and 1 are one key of a mapping")
+    sampling = Sampling(**{where: named[where]}) if where in named else Sampling()
+    with pytest.raises(RequestError, match="does not exist"):
+        check_tokens(sampling, [token] if where == "prompt" else [1], 8)

@@ -1,0 +1,90 @@
+"""From a recipe and a data folder to a model folder that transformers loads."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors import safe_open
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from forerun.errors import TrainError
+from forerun.train import cli, export, lm
+from forerun.train.checkpoint import FILE
+
+STORY = "One day, a {} dog named Max saw {} cats in the park. He ran and ran until the sun went down over the hill.\n"
+RECIPE = """
+name = "toy"
+vocab_size = 300
+threads = 1
+companion = "../drafter"
+model = { hidden_size = 32, num_layers = 1, num_heads = 2, num_kv_heads = 1, head_dim = 16, ffn_size = 48 }
+mixture = { stories = 0.5, smalltalk = 0.5 }
+schedule = { steps = 2, warmup_steps = 1, lengths = [[0.0, 16]] }
+optimise = { tokens_per_step = 32, tokens_per_pass = 32 }
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """A recipe file and a data folder with a hundred stories."""
+    folder = tmp_path / "data/tinystories"
+    folder.mkdir(parents=True)
+    told = "<|endoftext|>\n".join(STORY.format(n, n + 3) for n in range(100))
+    (folder / "cased_2316.txt").write_text(told, encoding="utf-8")
+    (folder / "lowercase_rest.txt").write_text(told.lower(), encoding="utf-8")
+    (tmp_path / "toy.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def test_command_trains_and_exports_a_folder(inputs):
+    where = ["--data", str(inputs / "data"), "--run", str(inputs / "run"), "--out", str(inputs / "model")]
+    result = CliRunner().invoke(cli.command, ["lm", str(inputs / "toy.toml"), *where], catch_exceptions=False)
+    assert result.exit_code == 0
+    model = LlamaForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32)
+    assert AutoTokenizer.from_pretrained(inputs / "model").vocab_size == model.config.vocab_size == 300
+    assert model.generation_config.eos_token_id == [0, 4]
+    assert json.loads((inputs / "model/forerun.json").read_text()) == {"drafter": "../drafter"}
+    with safe_open(inputs / "model/model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118 (not a dict)
+        assert {file.get_slice(k).get_dtype() for k in file.keys()} == {"BF16"}  # noqa: SIM118
+    check_second_run(inputs, where)
+
+
+def check_second_run(inputs, where):
+    """A run is not overwritten by accident; its checkpoint exports to the same weights."""
+    with pytest.raises(TrainError, match="already holds a run"):
+        CliRunner().invoke(cli.command, ["lm", str(inputs / "toy.toml"), *where], catch_exceptions=False)
+    again = lm.export_run(inputs / "toy.toml", inputs / "run", inputs / "again")
+    assert (again / "model.safetensors").read_bytes() == (inputs / "model/model.safetensors").read_bytes()
+
+
+def test_failed_export_leaves_the_old_folder(inputs, monkeypatch):
+    out = inputs / "model"
+    lm.train_lm(inputs / "toy.toml", data_folder=inputs / "data", run_folder=inputs / "run", out=out)
+    before = (out / "model.safetensors").read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "swap", full)
+    with pytest.raises(TrainError, match="No space left on device"):
+        lm.export_run(inputs / "toy.toml", inputs / "run", out)
+    assert (out / "model.safetensors").read_bytes() == before
+    assert (inputs / "run" / FILE).is_file()
+    assert not list(inputs.glob("*.part"))
+
+
+def test_teacher_without_config_is_said(inputs):
+    with pytest.raises(TrainError, match="train the teacher first"):
+        lm.train_lm(
+            inputs / "toy.toml", {"distil.teacher": "nowhere"}, data_folder=inputs / "data", run_folder=inputs / "r"
+        )
+
+
+def test_pairs_are_toml_values():
+    assert cli.parse_pair("schedule.steps=3") == ("schedule.steps", 3)
+    assert cli.parse_pair("name=abc") == ("name", "abc")
+    with pytest.raises(TrainError, match="write KEY=VALUE"):
+        cli.parse_pair("steps")
