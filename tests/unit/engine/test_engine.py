@@ -1,0 +1,130 @@
+"""The loop: limits, contention, aborts, shared prefixes, and a pass that fails."""
+
+from dataclasses import replace
+
+import pytest
+
+from forerun.errors import RequestError
+from forerun.models.toy import ToyModel
+from forerun.testing.toy import Ask, Toy
+from forerun.types import Sampling
+
+GREEDY = Sampling(temperature=0, max_tokens=12)
+MODEL = ToyModel(5, 3, context_length=64)
+
+
+def toy(**members):
+    return Toy(**{"drafter": "draft-model:model=toy:9:5,depth=3", "model": MODEL, **members})
+
+
+def asks(count, length=9):
+    return [Ask(tuple((i * 7 + j) % 5 for j in range(length + i)), replace(GREEDY, seed=i)) for i in range(count)]
+
+
+def alone(ask):
+    return toy().plain().build().write([ask])[0]
+
+
+@pytest.mark.parametrize("cache", ["paged:block_size=4,blocks=12", "paged:block_size=4,blocks=12,prefix=false"])
+def test_requests_that_do_not_fit_together_all_finish_with_their_own_text(cache):
+    rig = toy(cache=cache).build()
+    together = rig.write(asks(6))
+    assert rig.engine.stats.preemptions > 0, "the pool is large enough for everybody; the test shows nothing"
+    assert [t.tokens for t in together] == [alone(ask).tokens for ask in asks(6)]
+    rig.engine.cache.check()
+    assert rig.engine.cache.free() == rig.rooms[0]
+
+
+def test_a_request_larger_than_the_whole_pool_ends_with_what_fits():
+    rig = toy(cache="paged:block_size=4,blocks=4").build()
+    text = rig.write([Ask((0, 1, 2), replace(GREEDY, max_tokens=40))])[0]
+    assert text.finish_reason == "length"
+    assert 0 < len(text.tokens) < 40
+    assert text.tokens == alone(Ask((0, 1, 2), replace(GREEDY, max_tokens=40))).tokens[: len(text.tokens)]
+
+
+@pytest.mark.parametrize("room", [1, 3, 7])
+def test_a_prompt_read_in_chunks_yields_the_same_text(room):
+    rig = toy().resized(max_step_tokens=room).build()
+    assert [t.tokens for t in rig.write(asks(3))] == [alone(ask).tokens for ask in asks(3)]
+
+
+def test_a_second_request_finds_the_prefix_of_the_first():
+    rig = toy(cache="paged:block_size=4").build()
+    ask = asks(1, 21)[0]
+    first, second = rig.write([ask])[0], rig.write([ask])[0]
+    assert first.tokens == second.tokens == alone(ask).tokens
+    assert rig.said[1][-1].stats.cached == 20
+    assert rig.said[0][-1].stats.cached == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_an_abort_frees_everything_and_leaves_the_others_alone(steps):
+    rig = toy().resized(max_requests=2, max_step_tokens=6).build()
+    numbers = [rig.add(ask) for ask in asks(4)]  # two run, two wait
+    for _ in range(steps):
+        rig.step()
+    for number in (numbers[0], numbers[3]):
+        rig.engine.abort(number)
+    rig.engine.abort(99)  # unknown ids are nobody's business
+    rig.finish()
+    assert [rig.text(n).finish_reason for n in numbers] == ["abort", "length", "length", "abort"]
+    assert [rig.text(n).tokens for n in numbers[1:3]] == [alone(ask).tokens for ask in asks(4)[1:3]]
+    assert [cache.free() for cache in rig.caches] == rig.rooms
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+def test_no_token_comes_after_the_last_allowed_one(limit):
+    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((0, 1), replace(GREEDY, max_tokens=limit))])
+    assert len(text[0].tokens) == limit
+    assert text[0].finish_reason == "length"
+
+
+def test_a_text_ends_at_a_stop_token_inside_a_draft():
+    plain = alone(Ask((0, 1), GREEDY)).tokens
+    stop = plain[5]
+    sampling = replace(GREEDY, stop_token_ids=(stop,))
+    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((0, 1), sampling)])[0]
+    assert text.tokens == plain[: plain.index(stop) + 1]
+    assert text.finish_reason == "stop"
+
+
+def test_a_pass_that_fails_ends_its_requests_and_not_the_engine(caplog):
+    rig = toy().build()
+    working = rig.engine.runner.run
+
+    def broken(work):
+        rig.engine.runner.run = working
+        raise RuntimeError("out of memory")
+
+    rig.engine.runner.run = broken
+    failed = rig.write(asks(2))
+    assert {t.finish_reason for t in failed} == {"error"}
+    assert all("out of memory" in t.error for t in failed)
+    assert rig.write(asks(1))[0].tokens == alone(asks(1)[0]).tokens
+    assert [cache.free() for cache in rig.caches] == rig.rooms
+
+
+def test_a_ban_of_everything_ends_one_request_only():
+    rig = toy().build()
+    bad = Ask((0, 1), Sampling(temperature=0, max_tokens=4, allowed_tokens=(2,), bad_words=((2,),)))
+    first, second = rig.write([bad, asks(1)[0]])
+    assert first.finish_reason == "error"
+    assert "leave no token" in first.error
+    assert second.tokens == alone(asks(1)[0]).tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [((), "the prompt is empty"), ((1,) * 64, "shorten it"), ((1, 5), "does not exist"), ((-1,), "does not exist")],
+)
+def test_what_cannot_be_served_is_refused_at_the_door(prompt, sentence):
+    rig = toy().build()
+    with pytest.raises(RequestError, match=sentence):
+        rig.engine.add(prompt, GREEDY)
+    assert not rig.engine.busy
+
+
+def test_the_context_is_filled_to_its_last_token():
+    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((1,) * 60, replace(GREEDY, max_tokens=None))])
+    assert len(text[0].tokens) == 4
