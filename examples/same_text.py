@@ -9,5 +9,6 @@ sampling = Sampling(temperature=1.0, top_p=0.95, seed=11, max_tokens=60)
 ours = fast.generate("Once upon a time", sampling)[0]
 plain = fast.plain().generate("Once upon a time", sampling)[0]
 print(ours.text)
-print(f"steps: {ours.stats.steps} instead of {plain.stats.steps}; same tokens: {ours.tokens == plain.tokens}")
-assert ours.tokens == plain.tokens
+print(f"steps: {ours.stats.steps} instead of {plain.stats.steps}")
+if ours.tokens != plain.tokens:
+    sys.exit("the texts differ, which must not happen")

@@ -38,7 +38,7 @@ class Need(StrEnum):
 class Facts:
     """What a member declares about itself; the engine, the tests and the docs read this and never a name."""
 
-    keys: tuple[str, ...] = ()  # rows of the method table (papers/methods.tsv) that this member implements
+    keys: tuple[str, ...] = ()  # what the literature calls it; rows of `forerun methods`
     paper: str | None = None  # arXiv number, or a reference where there is none
     needs: frozenset[Need] = frozenset()
     draws: bool = False  # a drafter that samples its tokens and reports the q they were drawn from

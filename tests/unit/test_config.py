@@ -37,7 +37,9 @@ TABLE = Table("drafter", __name__, {"mine": "mine:Member"})
         width=st.integers(-9, 99),
         rate=st.floats(-10, 10),
         quick=st.booleans(),
-        name=st.text("abc:=,[](){}/.", max_size=8).filter(lambda s: _balanced(s) and not (s[:1] == "(" and s[-1:] == ")")),
+        name=st.text("abc:=,[](){}/.", max_size=8).filter(
+            lambda s: _balanced(s) and not (s[:1] == "(" and s[-1:] == ")")
+        ),
         sizes=st.lists(st.integers(0, 9)).map(tuple),
         inner=st.one_of(st.none(), st.sampled_from(["ngram:width=2,min_match=1", "plain"])),
     )
@@ -96,7 +98,12 @@ def test_config_refuses_what_cannot_be(keywords, sentence):
 @pytest.mark.parametrize("token", [-1, 8, 2**31, True, 1.5])
 @pytest.mark.parametrize("where", ["prompt", "bad_words", "logit_bias", "allowed_tokens", "stop_token_ids"])
 def test_tokens_that_do_not_exist_are_refused(where, token):
-    named = {"bad_words": ((token,),), "logit_bias": {token: 1.0}, "allowed_tokens": (token,), "stop_token_ids": (token,)}
+    named = {
+        "bad_words": ((token,),),
+        "logit_bias": {token: 1.0},
+        "allowed_tokens": (token,),
+        "stop_token_ids": (token,),
+    }
     if where == "logit_bias" and token is True:
         pytest.skip("True and 1 are one key of a mapping")
     sampling = Sampling(**{where: named[where]}) if where in named else Sampling()

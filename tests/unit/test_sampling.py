@@ -60,7 +60,14 @@ def test_every_option_agrees_with_transformers(options, processor, logits):
 
 
 def test_all_cuts_together_agree_with_transformers(logits):
-    options = {"temperature": 0.8, "top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95, "repetition_penalty": 1.2}
+    options = {
+        "temperature": 0.8,
+        "top_k": 12,
+        "top_p": 0.9,
+        "min_p": 0.02,
+        "typical_p": 0.95,
+        "repetition_penalty": 1.2,
+    }
     chain = [
         tf.RepetitionPenaltyLogitsProcessor(1.2),
         tf.TemperatureLogitsWarper(0.8),
@@ -129,7 +136,14 @@ def test_logprobs_are_raw_and_ranked():
     assert [token for token, _ in found.top] == [1, 2, 0]
 
 
-RANGES = [("temperature", -0.1), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1), ("top_k", 2.5)]
+RANGES = [
+    ("temperature", -0.1),
+    ("temperature", float("nan")),
+    ("top_p", 0.0),
+    ("top_p", 1.1),
+    ("top_k", -1),
+    ("top_k", 2.5),
+]
 RANGES += [("min_p", True), ("max_tokens", 0), ("logprobs", 21), ("seed", 2**64), ("repetition_penalty", 0.0)]
 RANGES += [("stop", ("",)), ("bad_words", ((),)), ("logit_bias", {1: float("nan")}), ("min_tokens", -1)]
 

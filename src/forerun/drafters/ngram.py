@@ -5,6 +5,7 @@ n-gram to its last end makes a proposal O(max_match), whatever the length of the
 Does not: look beyond this request's own tokens; propose more than one branch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.drafters.contract import SoloDrafter
@@ -54,7 +55,7 @@ class NgramDrafter(SoloDrafter):
                 return Draft.chain(tokens[end : end + room], "ngram")
         return _NOTHING
 
-    def _extend(self, index: _Index, tokens: "list[int]") -> None:
+    def _extend(self, index: _Index, tokens: Sequence[int]) -> None:
         """Index every n-gram that ends before the last token: only those have a continuation."""
         for end in range(max(index.known, 1), len(tokens)):
             for n in range(self.options.min_match, min(self.options.max_match, end) + 1):

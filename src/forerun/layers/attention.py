@@ -35,13 +35,18 @@ def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.devi
         return View(s, start, None, causal=False)
     if s.mask is None and not narrow and s.count == keys:
         return View(s, 0, None, causal=True)
-    sees = _sees(s, keys, device)[:, start:]
-    if narrow:
+    return View(s, start, bias(s, window, dtype, device)[:, start:], causal=False)
+
+
+def bias(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What is added to the scores of a segment's rows: 0 for keys that a row sees, -inf for others; [count, keys]."""
+    keys = s.past + s.base + s.count
+    sees = _sees(s, keys, device)
+    if window is not None and keys > window:
         # what a row sees is a path in order of position, so the number of later keys in it is the distance
         later = sees.flip(1).cumsum(1, dtype=torch.int32).flip(1) - sees.int()
         sees = sees & (later < window)
-    bias = torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(~sees, float("-inf"))
-    return View(s, start, bias, causal=False)
+    return torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(~sees, float("-inf"))
 
 
 def _sees(s: Segment, keys: int, device: torch.device) -> torch.Tensor:

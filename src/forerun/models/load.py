@@ -11,9 +11,10 @@ import torch
 
 from forerun.errors import ConfigError, ModelError
 from forerun.models.assemble import assemble, info_of
-from forerun.models.contract import Model
+from forerun.models.contract import Model, ModelInfo
 from forerun.models.families import FAMILIES
 from forerun.models.recipe import Settings
+from forerun.types import KVLayout
 from forerun.weights.load import Checkpoint, read_json
 
 REFERENCE = Path(__file__).resolve().parent.parent / "reference"
@@ -50,16 +51,17 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Mo
         return toy_by_name(name)
     folder = folder_of(name)
     values = read_json(folder / "config.json")
+    precision, place = _precision(dtype, device, values), torch.device(device)
+    known = {"eos": eos_of(folder, values), "companion": companion_of(folder)}
+    checkpoint = Checkpoint(folder)
     family = values.get("model_type")
     if family not in FAMILIES:
         from forerun.models.hf import load_other
 
-        return load_other(folder, _precision(dtype, device, values), torch.device(device))
-    settings = Settings(values, folder / "config.json")
-    recipe = FAMILIES[family](settings)
-    info = info_of(recipe.config, name, _precision(dtype, device, values), torch.device(device))
-    info = replace(info, eos=eos_of(folder, values), companion=companion_of(folder))
-    return assemble(recipe, Checkpoint(folder), info)
+        empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), **known)
+        return load_other(folder, precision, place, empty)
+    recipe = FAMILIES[family](Settings(values, folder / "config.json"))
+    return assemble(recipe, checkpoint, replace(info_of(recipe.config, name, precision, place), **known))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

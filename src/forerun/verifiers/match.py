@@ -25,7 +25,8 @@ class MatchVerifier(SoloVerifier):
         self.options = options
 
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
-        node, path = -1, ()
+        node: int = -1
+        path: tuple[int, ...] = ()
         while True:
             token = rng.categorical(target[node], Purpose.TARGET, len(path))
             hit = next((child for child in draft.children(node) if draft.tokens[child] == token), None)

@@ -27,7 +27,8 @@ class RejectionVerifier(SoloVerifier):
         self.options = options
 
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
-        node, path = -1, ()
+        node: int = -1
+        path: tuple[int, ...] = ()
         while True:
             p = target[node]
             for child in draft.children(node):

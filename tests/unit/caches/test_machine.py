@@ -122,5 +122,8 @@ CASES |= {f"{name}, tight": tight(options) for name, options in CASES.items() if
 @pytest.mark.parametrize("case", CASES)
 def test_any_order(case, desk):
     cls = CACHES[case.split(",")[0]]
-    walks = settings(stateful_step_count=max(60, settings().stateful_step_count))
+    profile = settings()
+    walks = settings(
+        max_examples=profile.max_examples * 2 // 5, stateful_step_count=max(60, profile.stateful_step_count)
+    )
     run_state_machine_as_test(lambda: Walk(desk(cls, CASES[case])), settings=walks)

@@ -9,6 +9,7 @@ from forerun.models.toy import ToyModel
 from forerun.testing.toy import Ask, Toy
 from forerun.types import Sampling
 
+LONG = "draft-model:model=toy:3:5,depth=6"
 GREEDY = Sampling(temperature=0, max_tokens=12)
 MODEL = ToyModel(5, 3, context_length=64)
 
@@ -75,7 +76,7 @@ def test_an_abort_frees_everything_and_leaves_the_others_alone(steps):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
 def test_no_token_comes_after_the_last_allowed_one(limit):
-    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((0, 1), replace(GREEDY, max_tokens=limit))])
+    text = toy(drafter=LONG).build().write([Ask((0, 1), replace(GREEDY, max_tokens=limit))])
     assert len(text[0].tokens) == limit
     assert text[0].finish_reason == "length"
 
@@ -84,7 +85,7 @@ def test_a_text_ends_at_a_stop_token_inside_a_draft():
     plain = alone(Ask((0, 1), GREEDY)).tokens
     stop = plain[5]
     sampling = replace(GREEDY, stop_token_ids=(stop,))
-    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((0, 1), sampling)])[0]
+    text = toy(drafter=LONG).build().write([Ask((0, 1), sampling)])[0]
     assert text.tokens == plain[: plain.index(stop) + 1]
     assert text.finish_reason == "stop"
 
@@ -126,5 +127,5 @@ def test_what_cannot_be_served_is_refused_at_the_door(prompt, sentence):
 
 
 def test_the_context_is_filled_to_its_last_token():
-    text = toy(drafter="draft-model:model=toy:3:5,depth=6").build().write([Ask((1,) * 60, replace(GREEDY, max_tokens=None))])
+    text = toy(drafter=LONG).build().write([Ask((1,) * 60, replace(GREEDY, max_tokens=None))])
     assert len(text[0].tokens) == 4
