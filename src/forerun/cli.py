@@ -94,7 +94,7 @@ def open_llm(config: dict[str, Any]) -> "LLM":
 def generate(prompt: str, *, as_json: bool, **values: Any) -> None:  # noqa: ANN401
     """Continue PROMPT; '-' reads it from standard input."""
     config, sampling = split(values)
-    text = click.get_text_stream("stdin").read() if prompt == "-" else prompt
+    text = sys.stdin.read() if prompt == "-" else prompt
     llm = open_llm(config)
     if as_json:
         click.echo(_as_json(llm, text, Sampling(**sampling)))

@@ -37,7 +37,8 @@ class Shaper:
         bent = self.bend(logits, paths)
         if s.greedy:
             return torch.nn.functional.one_hot(bent.argmax(-1), logits.shape[-1]).to(_real(logits))
-        p = torch.softmax(bent.to(_real(logits)) / s.temperature, -1)
+        real = bent.to(_real(logits))
+        p = torch.softmax(real if s.temperature == 1 else real / s.temperature, -1)
         for wanted, cut in (
             (s.top_k > 0, lambda p: _top_k(p, s.top_k)),
             (s.top_p < 1, lambda p: _top_p(p, s.top_p)),

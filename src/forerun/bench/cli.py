@@ -43,7 +43,7 @@ def shared_options(command: Command) -> Command:
 @config_options
 @sampling_options
 @click.pass_context
-def command(ctx: click.Context, **values: Any) -> None:  # noqa: ANN401
+def command(ctx: click.Context, /, **values: Any) -> None:  # noqa: ANN401
     """Measure speed-up against plain decoding, by category of prompts.
 
     Categories: story, chat, code; and where their files are present spec_bench, eagle_eval, humaneval, or a part of

@@ -30,7 +30,8 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         """The spread of some runs; zeros where there are none."""
-        return cls(*(quantile(values, share) for share in (0.5, 0.25, 0.75)), len(values))
+        median, low, high = (quantile(values, share) for share in (0.5, 0.25, 0.75))
+        return cls(median, low, high, len(values))
 
     def shown(self, digits: int = 2) -> str:
         """The median and, where there are several runs, the middle half of them."""

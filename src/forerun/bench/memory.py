@@ -22,8 +22,7 @@ from forerun.errors import ConfigError, ForerunError
 ALLOWED = 1.10  # of weights and cache
 _STATUS = Path("/proc/self/status")
 _MIB = 2**20
-_PROMPT_TOKENS = 64
-_MAX_TOKENS = 64
+_TOKENS = 64  # of the prompt, and as many written; a quarter of the context where that is less
 _TIMEOUT_S = 1800
 
 
@@ -49,18 +48,19 @@ def run(inflate: str | None, config: Mapping[str, Any], sampling: Mapping[str, A
 
 def measure(order: Mapping[str, Any]) -> dict[str, Any]:
     """The measurement itself, in the process that does nothing else."""
-    import torch  # noqa: PLC0415 - the order of what follows is what is measured
+    import torch
 
-    from forerun.bench.drive import generate  # noqa: PLC0415
-    from forerun.bench.speedup import inflation_note, model_facts, open_plain  # noqa: PLC0415
-    from forerun.types import Sampling  # noqa: PLC0415
+    from forerun.bench.drive import generate
+    from forerun.bench.speedup import inflation_note, model_facts, open_plain
+    from forerun.types import Sampling
 
     torch.ones(256, 256) @ torch.ones(256, 256)  # PyTorch's threads and work space
     base = resident()
     llm, _ = open_plain({"max_requests": 1, **order["config"]}, order["inflate"])
     loaded = resident()
-    prompt = [i % llm.model.info.vocab_size for i in range(1, _PROMPT_TOKENS + 1)]
-    sampling = Sampling(**{"temperature": 0.0, "max_tokens": _MAX_TOKENS, "ignore_eos": True, **order["sampling"]})
+    length = min(_TOKENS, llm.engine.limits.context_length // 4)
+    prompt = [i % llm.model.info.vocab_size for i in range(1, length + 1)]
+    sampling = Sampling(**{"temperature": 0.0, "max_tokens": length, "ignore_eos": True, **order["sampling"]})
     run_ = generate(llm, [prompt], [sampling])
     peak = resident()
     weights, cache = llm.model.info.weight_bytes, cache_bytes(llm)

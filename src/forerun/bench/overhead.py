@@ -145,7 +145,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
     return Engine(runner, members, limits, decode, stats), stub, drafter
 
 
-def _no_model(folder: str, cache: str) -> Any:  # noqa: ANN401 - a Runner, if there were one
+def _no_model(*_: str) -> Any:  # noqa: ANN401 - a Runner, if there were one
     raise ForerunError("the overhead benchmark has no second model; measure it with `forerun bench`.")
 
 

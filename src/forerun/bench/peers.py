@@ -96,7 +96,7 @@ def _most(sampling: Mapping[str, Any]) -> int:
 
 
 def _version() -> str:
-    import transformers  # noqa: PLC0415 - slow to import, and only this benchmark needs it
+    import transformers
 
     return str(transformers.__version__)
 
@@ -125,7 +125,7 @@ def _assisted(choice: Choice, model: Any, plain: LLM) -> list[Player]:  # noqa: 
     info = plain.model.info
     if Need.SECOND_MODEL in choice.member.facts.needs:
         folder = choice.options.model or info.companion
-        assistant = _open(folder, info.layout.dtype, info.layout.device)
+        assistant = _open(folder or "", info.layout.dtype, info.layout.device)
         return [Player(f"{BASE} assisted", _generate(model, info.eos, assistant_model=assistant))]
     if choice.name == "ngram":  # the one drafter that transformers has under another name
         extra = {"prompt_lookup_num_tokens": choice.options.width, "max_matching_ngram_size": choice.options.max_match}
@@ -134,7 +134,7 @@ def _assisted(choice: Choice, model: Any, plain: LLM) -> list[Player]:  # noqa: 
 
 
 def _open(name: str, dtype: torch.dtype, device: torch.device) -> Any:  # noqa: ANN401
-    from transformers import AutoModelForCausalLM, logging  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -72,7 +72,9 @@ def remarks(report: Report) -> list[str]:
         if not whole["equality"]["compared"]:
             found.append(f"{drafter}: {whole['equality']['why']}.")
         if whole["draft_failures"]:
-            found.append(f"{drafter}: {whole['draft_failures']} drafts failed, and plain decoding went on without them.")
+            found.append(
+                f"{drafter}: {whole['draft_failures']} drafts failed, and plain decoding went on without them."
+            )
     for d in report["differences"]:
         where = f"{d['drafter']}, {d['category']} prompt {d['prompt']}, token {d['position']}"
         gap = f"{d['gap']:.2g}" if d["gap"] is not None else "no"
@@ -126,8 +128,8 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 def plot(report: Report) -> bytes:
     """Speed-up with its middle half, and tokens per step, per category and drafter; a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - slow to import, used at the end
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     drafted = {name: table for name, table in report["drafters"].items() if name != "plain"}
     categories = list(next(iter(report["drafters"].values())))
@@ -173,7 +175,7 @@ img { max-width: 100%; }
 </style>
 <h1>{{ report.title }}</h1>
 <p><code>{{ report.command }}</code></p>
-<p>{{ report.date }} · {% for name, value in report.machine.items() %}{{ name }} {{ value }}{{ " · " if not loop.last }}{% endfor %}</p>
+<p>{{ report.date }}{% for name, value in report.machine.items() %} · {{ name }} {{ value }}{% endfor %}</p>
 <p>Model {{ report.model.name }}, {{ report.model.weight_bytes }} bytes of weights. {{ report.convention }}.
 Medians, with the middle half of the runs in brackets.</p>
 <table>

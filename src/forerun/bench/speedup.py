@@ -74,7 +74,7 @@ def open_plain(keywords: Mapping[str, Any], inflated: str | None = None) -> tupl
     llm = LLM(**plain)
     if inflated is None:
         return llm, []
-    from forerun.models.inflate import inflate  # noqa: PLC0415 - only where it is asked for
+    from forerun.models.inflate import inflate
 
     plain.pop("model", None)
     return LLM(inflate(llm.model, parameters(inflated)), llm.tokenizer, **plain), [inflation_note(inflated)]

@@ -55,7 +55,7 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Mo
     known = {"eos": eos_of(folder, values), "companion": companion_of(folder)}
     checkpoint = Checkpoint(folder)
     family = values.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), **known)

@@ -119,8 +119,8 @@ class FolderTokenizer(Tokenizer):
         reader = self._trusting if specials else self._plain
         try:
             ids: list[int] = reader.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:  # half of a surrogate pair, which no UTF-8 text can hold
-            raise RequestError(f"the text is not valid Unicode ({error.reason}); send well-formed text.") from error
+        except (TypeError, UnicodeError) as error:  # half of a surrogate pair, which no UTF-8 text can hold
+            raise RequestError("the text is not valid Unicode; send well-formed text.") from error
         return [*self._begin, *ids] if bos else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

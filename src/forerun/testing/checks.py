@@ -13,7 +13,6 @@ from forerun.build import FAMILIES
 from forerun.caches import CACHES
 from forerun.caches.contract import Cache
 from forerun.config import Choice
-from forerun.decoders import DECODERS
 from forerun.decoders.contract import Decoder
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import Drafter
@@ -162,10 +161,9 @@ def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
 
 def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:
     for drafter in (*DRAFTERS, BushyDrafter):
-        for decoder in DECODERS:
-            engines = toys(drafter=drafter, decoder=decoder, cache=cache)
-            yield from law_of_output(engines[:1])
-            yield from law_of_company(engines[0])
+        engines = toys(drafter=drafter, cache=cache)
+        yield from law_of_output(engines[:1])
+        yield from law_of_company(engines[0])
 
 
 _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {

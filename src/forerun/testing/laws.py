@@ -207,12 +207,13 @@ def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> Table:
 def spelled(toy: Toy) -> str:
     """The members of a toy engine in one line."""
     parts = toy.choices
-    return f"{parts.drafter.spelling} × {parts.verifier.spelling} × {parts.cache.spelling} × {parts.decoder.spelling}"
+    chosen = (parts.drafter, parts.verifier, parts.cache, parts.decoder)
+    return " x ".join(choice.spelling for choice in chosen)
 
 
 GREEDY = (
-    Sampling(temperature=0, max_tokens=24),
-    Sampling(temperature=0, max_tokens=17, repetition_penalty=1.4, frequency_penalty=0.2, no_repeat_ngram=4),
+    Sampling(temperature=0, max_tokens=16),
+    Sampling(temperature=0, max_tokens=11, repetition_penalty=1.4, frequency_penalty=0.2, no_repeat_ngram=4),
     Sampling(temperature=0, max_tokens=9, logit_bias={0: 1.5}, min_tokens=5),
 )
 PROMPTS: tuple[Tokens, ...] = ((0,), (0, 1, 2, 0, 1), (2, 2, 2, 2), (1, 0) * 8, (0, 1, 1, 2, 0, 2, 1))

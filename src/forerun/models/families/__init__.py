@@ -2,7 +2,7 @@
 
 from forerun.registry import Registry
 
-FAMILIES = Registry("family", __name__, {
+FAMILIES = Registry("adapter", __name__, {
     "llama": "llama:adapt",
     "mistral": "mistral:adapt",
     "qwen2": "qwen2:adapt",

@@ -1,0 +1,130 @@
+"""Verifiers and a drafter that are wrong on purpose, as real engines have been wrong: a test must fail on each.
+
+Every rule differs from the right one in a single place. Does not: work; never put one of these in a table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from forerun.drafters.contract import SoloDrafter
+from forerun.models.toy import ToyModel
+from forerun.rng import Purpose, Rng
+from forerun.types import Context, Dist, Draft, Facts, Setup, Target, Verdict
+from forerun.verifiers.contract import SoloVerifier
+
+Key = tuple[Purpose, int, int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What the rule may look at after it refused `child`."""
+
+    p: Dist
+    q: Dist
+    child: int
+    draft: Draft
+    target: Target
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rejection sampling in its parts; the defaults are right."""
+
+    lenience: float = 1.0
+    q_of: Callable[[Draft, int], int] = lambda draft, child: child  # whose q a node is judged by
+    rest: Callable[[Refused], Dist] = lambda r: r.p.minus(r.q)
+    bonus: Callable[[Draft, Target, int], Dist] = lambda draft, target, node: target[node]
+    accept_key: Callable[[int, int], Key] = lambda depth, child: (Purpose.ACCEPT, depth, child)
+    draw_key: Callable[[int, int], Key] = lambda depth, last: (Purpose.TARGET, depth, 0)
+
+
+class Mutant(SoloVerifier):
+    """Judges by a Rule, which says that it is exact."""
+
+    facts = Facts(paper="2211.17192, spoiled")
+    Options = Rule
+
+    def __init__(self, options: Rule) -> None:
+        self.options = options
+
+    def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
+        rule, node, path, last = self.options, -1, (), -1
+        while True:
+            p, children = target[node], draft.children(node)
+            for child in children:
+                last, x, q = child, draft.tokens[child], draft.drawn_from(rule.q_of(draft, child))
+                chance = rule.lenience * p.prob(x) / max(q.prob(x), 1e-30)
+                if rng.bernoulli(chance, *rule.accept_key(len(path), child)):
+                    node, path = child, (*path, child)
+                    break
+                p = rule.rest(Refused(p, q, child, draft, target))
+            else:
+                p = p if children else rule.bonus(draft, target, node)
+                return Verdict(path, rng.categorical(p, *rule.draw_key(len(path), last)))
+
+
+def _parent(draft: Draft, node: int) -> int:
+    return draft.parents[node] if node >= 0 else -1
+
+
+def _last_key(depth: int, last: int) -> Key:
+    """The key of the last decision; that of the target's draw where there was none."""
+    return (Purpose.ACCEPT, last, last) if last >= 0 else (Purpose.TARGET, depth, 0)
+
+
+def _half(refused: Refused) -> Dist:
+    rest = np.maximum(refused.p.probs.astype(np.float16) - _dense(refused.q, refused.p), 0)
+    total = rest.sum(dtype=np.float16)
+    return Dist((rest / total).astype(refused.p.probs.dtype), refused.p.ids) if total > 0 else refused.p
+
+
+def _dense(q: Dist, p: Dist) -> np.ndarray:
+    ids = np.arange(len(p.probs)) if p.ids is None else p.ids
+    return q.at(ids).astype(np.float16)
+
+
+def _soft(refused: Refused) -> Dist:
+    return refused.p.minus(Dist.point(refused.draft.tokens[refused.child]))
+
+
+MUTANTS: dict[str, Rule] = {
+    "the bonus from the previous row": Rule(bonus=lambda draft, target, node: target[_parent(draft, node)]),
+    "the bonus from the draft": Rule(bonus=lambda d, target, node: d.drawn_from(node) if node >= 0 else target[node]),
+    "a residual of the row after the refused token": Rule(rest=lambda r: r.target[r.child].minus(r.q)),
+    "accepted by the q of another row": Rule(q_of=lambda draft, child: min(child + 1, len(draft) - 1)),
+    "redrawn from p, not from the residual": Rule(rest=lambda r: r.p),
+    "the residual of a point where q is soft": Rule(rest=_soft),
+    "one number for all positions": Rule(accept_key=lambda depth, child: (Purpose.ACCEPT, 0, 0)),
+    "one number to accept and to draw": Rule(draw_key=_last_key),
+    "accepted by a twentieth too often": Rule(lenience=1.05),
+    "a residual in half precision": Rule(rest=_half),
+}
+
+
+class SpoiledDrafter(SoloDrafter):
+    """Draws a chain at one temperature and reports the q of another."""
+
+    facts = Facts(draws=True, paper="2211.17192, spoiled")
+
+    @dataclass(frozen=True)
+    class Options:
+        """`temperature` of the draws; the reported q is that of 1."""
+
+        temperature: float = 0.8
+        depth: int = 2
+        seed: int = 100
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.model = options, ToyModel(setup.vocab, options.seed)
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        tokens: list[int] = []
+        reported: list[Dist] = []
+        for depth in range(min(budget, self.options.depth)):
+            q = self.model.probs([*context.tokens, *tokens])
+            drawn = q ** (1 / self.options.temperature)
+            tokens.append(context.rng.categorical(Dist(drawn / drawn.sum()), Purpose.DRAFT, depth))
+            reported.append(Dist(q))
+        return Draft.chain(tokens, "spoiled", tuple(reported))
