@@ -117,15 +117,14 @@ def compare_transformers(**values: Any) -> None:  # noqa: ANN401
 
 
 @command.command("memory")
-@click.option("--inflate", metavar="SIZE", help="Measure a bigger model: 350M, 1B.")
 @config_options
 @sampling_options
-def memory(inflate: str | None, **values: Any) -> None:  # noqa: ANN401
+def memory(**values: Any) -> None:  # noqa: ANN401
     """Measure the peak memory of loading and generating, against weights and cache."""
     from forerun.bench import memory as benchmark
     from forerun.bench.report import as_json
 
-    found = benchmark.run(inflate, *split(values))
+    found = benchmark.run(*split(values))
     benchmark.show(found)
     click.echo(as_json(found))
 

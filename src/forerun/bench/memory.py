@@ -3,7 +3,10 @@
 Measured in a fresh process: its resident memory after the imports and one small product of matrices (what PyTorch
 takes for itself) is the base; the peak after generating, less the base, is compared with the weights once plus the
 cache's whole room. Without a drafter: a second model has weights and a cache of its own.
-Does not: run where the system has no /proc (Linux only); see a GPU's memory.
+A checkpoint in another precision than the model's is mapped while it is converted, so its file counts as well; what
+Python and the tokenizer take (some 10 MiB) is a large part of a small model. Measure with a folder of real size.
+Does not: enlarge a model, which would measure the enlarging; see a GPU's memory; run where
+the system has no /proc.
 """
 
 import json
@@ -26,13 +29,13 @@ _TOKENS = 64  # of the prompt, and as many written; a quarter of the context whe
 _TIMEOUT_S = 1800
 
 
-def run(inflate: str | None, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+def run(config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process of its own."""
     if not _STATUS.is_file():
         raise ConfigError("peak memory is read from /proc, which this system does not have; run it on Linux.")
     if "drafter" in config:
         raise ConfigError("memory is measured without a drafter; leave --drafter out.")
-    order = json.dumps({"inflate": inflate, "config": dict(config), "sampling": dict(sampling)})
+    order = json.dumps({"config": dict(config), "sampling": dict(sampling)})
     child = [sys.executable, "-m", "forerun.bench.memory", order]
     done = subprocess.run(child, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)  # noqa: S603 - this program
     if done.returncode:
@@ -51,12 +54,12 @@ def measure(order: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     from forerun.bench.drive import generate
-    from forerun.bench.speedup import inflation_note, model_facts, open_plain
+    from forerun.bench.speedup import model_facts, open_plain
     from forerun.types import Sampling
 
     torch.ones(256, 256) @ torch.ones(256, 256)  # PyTorch's threads and work space
     base = resident()
-    llm, _ = open_plain({"max_requests": 1, **order["config"]}, order["inflate"])
+    llm, _ = open_plain({"max_requests": 1, **order["config"]})
     loaded = resident()
     length = min(_TOKENS, llm.engine.limits.context_length // 4)
     prompt = [i % llm.model.info.vocab_size for i in range(1, length + 1)]
@@ -67,8 +70,7 @@ def measure(order: Mapping[str, Any]) -> dict[str, Any]:
     used = peak["peak"] - base["now"]
     return {
         "machine": machine.facts(llm.model.info),
-        "model": model_facts(llm, order["inflate"]),
-        "notes": [inflation_note(order["inflate"])] if order["inflate"] else [],
+        "model": model_facts(llm, None),
         "tokens": run_.tokens,
         "weight_bytes": weights,
         "cache_bytes": cache,
@@ -106,8 +108,6 @@ def show(report: dict[str, Any]) -> None:
         console.print(f"{name.replace('_', ' '):<14}{report[f'{name}_bytes'] / _MIB:>10.1f} MiB")
     word = "reached" if report["reached"] else "MISSED"
     console.print(f"{report['ratio']:.2f} of weights and cache; goal {ALLOWED:.2f}: {word}")
-    for note in report["notes"]:
-        console.print(note, markup=False)
 
 
 if __name__ == "__main__":

@@ -45,26 +45,8 @@ _PROMPT = 16
 _WARM_UP_STEPS = 30
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Seconds of the wall's clock and of this thread's processor time; the latter does not see other programs."""
-
-    wall: float = 0.0
-    cpu: float = 0.0
-
-    @classmethod
-    def now(cls) -> "Reading":
-        return cls(perf_counter(), thread_time())
-
-    def __add__(self, other: "Reading") -> "Reading":
-        return Reading(self.wall + other.wall, self.cpu + other.cpu)
-
-    def __sub__(self, other: "Reading") -> "Reading":
-        return Reading(self.wall - other.wall, self.cpu - other.cpu)
-
-
 class Stub(Model):
-    """Says the same at every position; `own` is its own time."""
+    """Says the same at every position; `seconds` is its own time."""
 
     def __init__(self) -> None:
         layout = KVLayout((1,), (1,), torch.float32, torch.device("cpu"))
@@ -74,18 +56,18 @@ class Stub(Model):
         self.rows = row.expand(1024, VOCAB).contiguous()
         self.hidden = torch.zeros(1024, 1)
         self.p = torch.softmax(row, -1).numpy()
-        self.own = Reading()
+        self.seconds = 0.0
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
-        began = Reading.now()
+        began = perf_counter()
         wanted = len(work.tokens) if work.logits is None else len(work.logits)
         output = PassOutput(self.rows[:wanted], dict.fromkeys(work.hidden, self.hidden[: len(work.tokens)]))
-        self.own += Reading.now() - began
+        self.seconds += perf_counter() - began
         return output
 
 
 class ChainStub(Drafter):
-    """Proposes a chain of one token, with a dense q where the request draws; `own` is its own time."""
+    """Proposes a chain of one token, with a dense q where the request draws; `seconds` is its own time."""
 
     facts = Facts(draws=True)
 
@@ -97,12 +79,12 @@ class ChainStub(Drafter):
         q: Dist
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.own = options, Reading()
+        self.options, self.seconds = options, 0.0
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
-        began = Reading.now()
+        began = perf_counter()
         drafts = [self._chain(context, budget) for context, budget in zip(batch, budgets, strict=True)]
-        self.own += Reading.now() - began
+        self.seconds += perf_counter() - began
         return drafts
 
     def _chain(self, context: Context, budget: int) -> Draft:
@@ -159,23 +141,27 @@ def _proposal(case: Case, stub: Stub) -> ChainStub.Options:
 
 
 def measure(case: Case, steps: int, decode: Decode) -> dict[str, Any]:
-    """Microseconds per step: median and 90th percentile over `steps` steps, the stubs' own time taken off."""
+    """Microseconds per step: median and 90th percentile over `steps` steps, the stubs' own time taken off.
+
+    The processor's own time is given as well: it does not see other programs on a busy machine.
+    """
     engine, stub, drafter = build(case, decode)
     sampling = Sampling(temperature=0.0 if case.sampling == "greedy" else 1.0, seed=0, ignore_eos=True)
-    times: list[Reading] = []
+    wall: list[float] = []
+    cpu: list[float] = []
     tokens, failures = 0, engine.stats.draft_failures
-    while len(times) < steps:
+    while len(wall) < steps:
         if not engine.requests:
             for number in range(case.requests):
                 engine.add(range(1, _PROMPT + 1), replace(sampling, seed=number))
             _warm_up(engine)
-        own, began = stub.own + drafter.own, Reading.now()
+        own, on_cpu, began = stub.seconds + drafter.seconds, thread_time(), perf_counter()
         events = engine.step()
-        times.append(Reading.now() - began - (stub.own + drafter.own - own))
+        wall.append(perf_counter() - began - (stub.seconds + drafter.seconds - own))
+        cpu.append(thread_time() - on_cpu - (stub.seconds + drafter.seconds - own))
         tokens += sum(len(event.emissions) for event in events)
     if engine.stats.draft_failures > failures:
         raise ForerunError("the stub's drafts were refused, so nothing was measured; report this as a bug.")
-    wall, cpu = sorted(t.wall for t in times), sorted(t.cpu for t in times)
     found = {"median_us": 1e6 * quantile(wall, 0.5), "p90_us": 1e6 * quantile(wall, 0.9)}
     goal = GOALS_US[case.kind] if case.requests == 1 else None
     return {

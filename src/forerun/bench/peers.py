@@ -2,10 +2,12 @@
 
 Same weights, dtype, threads and prompts; greedy, one prompt at a time, key-value cache on. Where a drafter of forerun
 has a counterpart there (a second model: `assistant_model`; prompt lookup: `prompt_lookup_num_tokens`), that runs too.
-Does not: compile or quantise anything; measure an enlarged model, which has no folder that transformers could load.
+An enlarged model is enlarged there in the same way, layer by layer.
+Does not: compile or quantise anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -23,10 +25,12 @@ from forerun.bench.measure import Entrant, entrants
 from forerun.bench.speedup import MAX_TOKENS, Order, model_facts, open_plain
 from forerun.bench.workloads import Item
 from forerun.build import choose_all
-from forerun.config import Choice
+from forerun.config import Choice, Config
 from forerun.errors import ConfigError
 from forerun.llm import LLM
+from forerun.models.contract import Model
 from forerun.models.load import folder_of
+from forerun.models.transformer import Transformer
 from forerun.types import Need, Sampling
 
 BASE = "transformers"
@@ -62,14 +66,13 @@ class Game:
 def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
     """The whole comparison."""
     most = _most(sampling)
-    if order.inflate is not None:
-        raise ConfigError("transformers cannot load an enlarged model; leave --inflate to `forerun bench`.")
     keywords, greedy = {"max_requests": 1, **config}, Sampling(temperature=0.0, max_tokens=most)
     prompts = workloads.load(order.categories, order.prompts, order.data)
-    plain, notes = open_plain(keywords)
+    plain, notes = open_plain(keywords, order.inflate)
     load = workloads.encode(prompts, plain.tokenizer, plain.engine.limits.context_length - most)
     runners = entrants(plain, order.drafters, keywords, greedy)
-    players = [*theirs(plain, runners[1:]), *(Player(f"forerun {e.name}", ours(e.llm)) for e in runners)]
+    model = enlarged(_open(plain, config.get("model", Config.model)), plain.model)
+    players = [*theirs(model, plain, runners[1:]), *(Player(f"forerun {e.name}", ours(e.llm)) for e in runners)]
     games = contest(players, load.items, order.repeats, most)
     verdicts = agreement(plain, players, load.items, games)
     return {
@@ -78,7 +81,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         "machine": machine.facts(plain.model.info),
         **machine.circumstances(),
         "transformers": _version(),
-        "model": model_facts(plain, None),
+        "model": model_facts(plain, order.inflate),
         "settings": {"prompts": order.prompts, "repeats": order.repeats, "max_tokens": most},
         "players": _table(players, games, verdicts),
         "divergences": sum(verdict["divergences"] for verdict in verdicts),
@@ -110,10 +113,9 @@ def ours(llm: LLM) -> Callable[[Sequence[int], int], Tokens]:
     return play
 
 
-def theirs(plain: LLM, drafted: Sequence[Entrant]) -> list[Player]:
+def theirs(model: Any, plain: LLM, drafted: Sequence[Entrant]) -> list[Player]:  # noqa: ANN401 - transformers' own
     """transformers' plain generate, and its counterpart of every drafter that has one."""
     info = plain.model.info
-    model = _open(info.name, info.layout.dtype, info.layout.device)
     players = [Player(BASE, _generate(model, info.eos))]
     for entrant in drafted:
         choice = choose_all(entrant.llm.config, {}, info.companion).drafter
@@ -125,7 +127,7 @@ def _assisted(choice: Choice, model: Any, plain: LLM) -> list[Player]:  # noqa: 
     info = plain.model.info
     if Need.SECOND_MODEL in choice.member.facts.needs:
         folder = choice.options.model or info.companion
-        assistant = _open(folder or "", info.layout.dtype, info.layout.device)
+        assistant = _open(plain, folder or "")
         return [Player(f"{BASE} assisted", _generate(model, info.eos, assistant_model=assistant))]
     if choice.name == "ngram":  # the one drafter that transformers has under another name
         extra = {"prompt_lookup_num_tokens": choice.options.width, "max_matching_ngram_size": choice.options.max_match}
@@ -133,13 +135,33 @@ def _assisted(choice: Choice, model: Any, plain: LLM) -> list[Player]:  # noqa: 
     return []
 
 
-def _open(name: str, dtype: torch.dtype, device: torch.device) -> Any:  # noqa: ANN401
+def _open(plain: LLM, name: str) -> Any:  # noqa: ANN401
+    """transformers' model of a name or folder, in the precision and on the device of ours."""
     from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder_of(name), dtype=dtype, local_files_only=True)
-    return model.to(device).eval()
+    layout = plain.model.info.layout
+    model = AutoModelForCausalLM.from_pretrained(folder_of(name), dtype=layout.dtype, local_files_only=True)
+    return model.to(layout.device).eval()
+
+
+def enlarged(model: Any, like: Model) -> Any:  # noqa: ANN401
+    """The same added layers as those of `like`: as wide, and adding zero."""
+    layers = model.get_decoder().layers
+    first, layout = len(layers), like.info.layout
+    row_bytes = layout.dtype.itemsize * like.info.hidden_size
+    added = like.layers[first:] if isinstance(like, Transformer) else []
+    for index, own in enumerate(added, first):
+        config = deepcopy(model.config)
+        config.intermediate_size = own.weights.mlp.down.nbytes // row_bytes
+        layer = type(layers[0])(config, index).to(layout.device, layout.dtype).eval()
+        for name, weight in layer.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                torch.nn.init.zeros_(weight)
+        layers.append(layer)
+    model.config.num_hidden_layers = len(layers)
+    return model
 
 
 def _generate(model: Any, eos: tuple[int, ...], **extra: Any) -> Callable[[Sequence[int], int], Tokens]:  # noqa: ANN401

@@ -148,7 +148,7 @@ def plot(report: Report) -> bytes:
         axes.set_title(title)
         axes.set_xticks(range(len(categories)), categories, rotation=20, ha="right")
     if drafted:
-        left.legend()
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(drafted))
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()

@@ -16,6 +16,8 @@ from forerun.bench.measure import CONVENTION, Race, Seen, entrants, figures, gro
 from forerun.bench.report import Report
 from forerun.errors import ConfigError
 from forerun.llm import LLM
+from forerun.models.inflate import inflate
+from forerun.models.transformer import Transformer
 from forerun.types import Sampling
 
 MAX_TOKENS = 128
@@ -74,8 +76,10 @@ def open_plain(keywords: Mapping[str, Any], inflated: str | None = None) -> tupl
     llm = LLM(**plain)
     if inflated is None:
         return llm, []
-    from forerun.models.inflate import inflate
-
+    if not isinstance(llm.model, Transformer):
+        raise ConfigError(
+            f"{llm.model.info.name} cannot be enlarged, only decoders in a folder can; leave --inflate out."
+        )
     plain.pop("model", None)
     return LLM(inflate(llm.model, parameters(inflated)), llm.tokenizer, **plain), [inflation_note(inflated)]
 

@@ -41,21 +41,18 @@ def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.devi
 def bias(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """What is added to the scores of a segment's rows: 0 for keys that a row sees, -inf for others; [count, keys]."""
     keys = s.past + s.base + s.count
-    sees = _sees(s, keys, device)
+    if s.mask is None and (window is None or keys <= window):
+        return torch.full((s.count, keys), -torch.inf, dtype=dtype, device=device).triu_(keys - s.count + 1)
+    sees = torch.ones(s.count, keys, dtype=torch.bool, device=device)
+    if s.mask is None:
+        sees.tril_(keys - s.count)
+    else:
+        sees[:, s.past :] = s.mask
     if window is not None and keys > window:
         # what a row sees is a path in order of position, so the number of later keys in it is the distance
         later = sees.flip(1).cumsum(1, dtype=torch.int32).flip(1) - sees.int()
-        sees = sees & (later < window)
-    return torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(~sees, float("-inf"))
-
-
-def _sees(s: Segment, keys: int, device: torch.device) -> torch.Tensor:
-    """Bool [count, keys]: all of the past, and of the unjudged tokens what the mask says."""
-    sees = torch.ones(s.count, keys, dtype=torch.bool, device=device)
-    if s.mask is None:
-        return sees.tril_(keys - s.count)
-    sees[:, s.past :] = s.mask
-    return sees
+        sees &= later < window
+    return torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(sees.logical_not_(), -torch.inf)
 
 
 def attend(

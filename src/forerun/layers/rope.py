@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+WIDE = (torch.float32, torch.float64)  # precisions that torch has complex numbers of
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
@@ -46,9 +48,11 @@ class Rotation:
 
 def rotate(x: torch.Tensor, factors: torch.Tensor) -> None:
     """Turn x [rows, heads, dim] in place; dimensions beyond the factors' pairs stay."""
-    turning = x[..., : 2 * factors.shape[-1]] if 2 * factors.shape[-1] < x.shape[-1] else x
-    pairs = turning.unflatten(-1, (-1, 2))
-    if x.dtype in (torch.float32, torch.float64):
+    rows, heads, dim = x.shape
+    if 2 * factors.shape[-1] < dim:
+        x, dim = x[..., : 2 * factors.shape[-1]], 2 * factors.shape[-1]
+    pairs = x.view(rows, heads, dim // 2, 2)
+    if x.dtype in WIDE:
         torch.view_as_complex(pairs).mul_(factors)
     else:
         pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()).mul_(factors)))
@@ -63,7 +67,8 @@ def interleave(rows: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
 
 def frequencies(dim: int, theta: float) -> torch.Tensor:
     """theta^(-2i/dim), in float32 as every implementation has them."""
-    return 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim))
+    powers: torch.Tensor = theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
+    return 1.0 / powers
 
 
 def default(dim: int, theta: float) -> Rope:

@@ -1,6 +1,6 @@
 """The contract kit, public so that a plugin's author can prove a method: `forerun.testing.check(MyDrafter)`."""
 
-from forerun.testing.checks import check, laws_of
+from forerun.testing.checks import check, find, laws_of
 from forerun.testing.exhaustive import ExhaustiveRng, ReuseError, distance, outcomes
 from forerun.testing.laws import LawError
 from forerun.testing.reference import Reference
@@ -18,6 +18,7 @@ __all__ = [
     "Toy",
     "check",
     "distance",
+    "find",
     "laws_of",
     "outcomes",
 ]

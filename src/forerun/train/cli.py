@@ -52,6 +52,17 @@ def export_checkpoint(recipe: str, run_folder: Path, out: Path) -> None:
     click.echo(f"model written to {export_run(recipe, run_folder, out)}")
 
 
+@command.command("evaluate")
+@click.argument("recipe")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", "data_folder", type=click.Path(path_type=Path), help="Folder with the training data.")
+def evaluate_model(recipe: str, model: Path, data_folder: Path | None) -> None:
+    """Loss (and acceptance, where RECIPE names a teacher) of the folder MODEL on the held-out documents of RECIPE."""
+    from forerun.train.lm import evaluate
+
+    evaluate(recipe, model, data_folder)
+
+
 def parse_pair(pair: str) -> tuple[str, object]:
     """KEY=VALUE with a TOML value; what is not TOML is a string."""
     key, equals, value = pair.partition("=")

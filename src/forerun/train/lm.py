@@ -58,17 +58,26 @@ def prepare(chosen: Recipe, data_folder: Path, folder: Path, *, resume: bool) ->
         message = f"{str(folder)!r} already holds a run; continue it with --resume, or name another folder with --run."
         raise TrainError(message)
     make_folder(folder)
-    parts = {name: data.split(documents) for name, documents in sources.read(data_folder, chosen.mixture).items()}
-    words = vocabulary(chosen, parts, folder)
+    parts, words = read(chosen, data_folder, folder)
     packed = {name: data.pack(train, words) for name, (train, _) in parts.items()}
-    length, most = chosen.schedule.lengths[0][1], chosen.report.validation_windows
-    held = {name: data.windows(data.pack(rest, words), length, most) for name, (_, rest) in parts.items()}
     sampler = data.Sampler(packed, chosen.mixture, chosen.seed)
-    run = assemble(chosen, folder, sampler, held)
+    run = assemble(chosen, folder, sampler, hold(chosen, parts, words))
     run.reporter.say(f"{sum(len(p.ids) for p in packed.values()):,} training tokens in {len(packed)} sources")
     if resume:
         loop.resume(run)
     return run, words
+
+
+def read(chosen: Recipe, data_folder: Path, folder: Path) -> tuple[dict[str, Split], Tokenizer]:
+    """The documents of the mixture, split, and the tokenizer for them."""
+    parts = {name: data.split(documents) for name, documents in sources.read(data_folder, chosen.mixture).items()}
+    return parts, vocabulary(chosen, parts, folder)
+
+
+def hold(chosen: Recipe, parts: dict[str, Split], words: Tokenizer) -> dict[str, torch.Tensor]:
+    """Validation windows of every source."""
+    length, most = chosen.schedule.lengths[0][1], chosen.report.validation_windows
+    return {name: data.windows(data.pack(rest, words), length, most) for name, (_, rest) in parts.items()}
 
 
 def make_folder(folder: Path) -> None:
@@ -116,35 +125,54 @@ def load_teacher(chosen: Recipe, device: torch.device) -> torch.nn.Module | None
     """The frozen model to distil from, or None."""
     if not chosen.distil.teacher:
         return None
-    folder = Path(chosen.distil.teacher)
-    if not (folder / "config.json").is_file():
-        message = f"teacher folder {str(folder)!r} has no config.json; train the teacher first, or set distil.teacher."
-        raise TrainError(message)
-    attention = network.attention(device)
-    teacher = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+    teacher = load_folder(Path(chosen.distil.teacher), device)
     if teacher.config.vocab_size != chosen.vocab_size:
         got = teacher.config.vocab_size
         message = f"the teacher has {got} tokens, the recipe {chosen.vocab_size}; set vocab_size to the teacher's."
         raise TrainError(message)
-    frozen: torch.nn.Module = teacher.to(device).eval()
+    frozen: torch.nn.Module = teacher.eval()
     return frozen
+
+
+def load_folder(folder: Path, device: torch.device) -> LlamaForCausalLM:
+    if not (folder / "config.json").is_file():
+        message = f"model folder {str(folder)!r} has no config.json; train that model first, or name another folder."
+        raise TrainError(message)
+    attention = network.attention(device)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).to(device)
 
 
 def finish(run: loop.Run, words: Tokenizer, out: Path) -> Path:
     """Validate, export, and show what the exported folder says."""
-    by_source = loop.validate(run)
-    run.reporter.note({**vars(run.counters), "validation": by_source})
-    for name, loss in by_source.items():
-        run.reporter.say(f"validation  {name:<18} {loss:.3f}")
-    if run.teacher is not None:
-        accepted = loop.acceptance(run, run.teacher)
-        run.reporter.note({**vars(run.counters), "acceptance": accepted})
-        for name, (same, overlap) in accepted.items():
-            run.reporter.say(f"acceptance  {name:<18} same greedy token {same:.3f}  sum min(p,q) {overlap:.3f}")
+    measure(run)
     export(run.model, words, out, run.recipe.companion)
     for prompt in run.recipe.report.prompts:
         run.reporter.say(prompt + sample(out, prompt))
     return out
+
+
+def measure(run: loop.Run) -> None:
+    """Validation loss per source and, with a teacher, how much of the student's drafts it would accept."""
+    by_source = loop.validate(run)
+    for name, loss in by_source.items():
+        run.reporter.say(f"validation  {name:<18} {loss:.3f}")
+    run.reporter.say(f"validation  {'all, weighted':<18} {loop.weighted(run, by_source):.3f}")
+    if run.teacher is not None:
+        accepted = loop.acceptance(run, run.teacher)
+        for name, (same, overlap) in accepted.items():
+            run.reporter.say(f"acceptance  {name:<18} same greedy token {same:.3f}  sum min(p,q) {overlap:.3f}")
+
+
+def evaluate(recipe_name: Path | str, folder: Path, data_folder: Path | None = None, windows: int = 64) -> None:
+    """Measure a finished model folder on the held-out documents of its recipe."""
+    chosen = recipe.load(recipe_name, {"report.validation_windows": windows, "tokenizer": str(folder)})
+    torch.set_num_threads(chosen.threads)
+    parts, words = read(chosen, data_folder or data.default_folder(), folder)
+    run = assemble(chosen, folder, data.Sampler({}, chosen.mixture, chosen.seed), hold(chosen, parts, words))
+    run.model.load_state_dict(load_folder(folder, run.device).state_dict())
+    for name, (train, _) in parts.items():
+        run.reporter.say(f"training tokens  {name:<18} {len(data.pack(train, words).ids):,}")
+    measure(run)
 
 
 def export_run(recipe_name: Path | str, run_folder: Path, out: Path) -> Path:

@@ -50,6 +50,19 @@ def test_command_trains_and_exports_a_folder(inputs):
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118 (not a dict)
         assert {file.get_slice(k).get_dtype() for k in file.keys()} == {"BF16"}  # noqa: SIM118
     check_second_run(inputs, where)
+    check_measures(inputs)
+
+
+def check_measures(inputs):
+    """A finished folder can be measured, against itself as teacher too."""
+    with (inputs / "toy.toml").open("a", encoding="utf-8") as file:
+        file.write(f'distil = {{ teacher = "{inputs / "model"}" }}\n')
+    before = sorted(path.name for path in (inputs / "model").iterdir())
+    call = ["evaluate", str(inputs / "toy.toml"), str(inputs / "model"), "--data", str(inputs / "data")]
+    result = CliRunner().invoke(cli.command, call, catch_exceptions=False)
+    assert "training tokens  stories" in result.output
+    assert "same greedy token 1.000  sum min(p,q) 1.000" in result.output
+    assert sorted(path.name for path in (inputs / "model").iterdir()) == before
 
 
 def check_second_run(inputs, where):
@@ -77,7 +90,7 @@ def test_failed_export_leaves_the_old_folder(inputs, monkeypatch):
 
 
 def test_teacher_without_config_is_said(inputs):
-    with pytest.raises(TrainError, match="train the teacher first"):
+    with pytest.raises(TrainError, match="train that model first"):
         lm.train_lm(
             inputs / "toy.toml", {"distil.teacher": "nowhere"}, data_folder=inputs / "data", run_folder=inputs / "r"
         )

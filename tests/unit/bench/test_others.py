@@ -1,0 +1,66 @@
+"""overhead, memory and compare-transformers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from forerun.bench import memory, overhead
+from forerun.bench.cli import command
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+@pytest.mark.parametrize(("kind", "tokens"), [("plain", 1), ("zero", 1), ("accepted", 9), ("rejected", 1)])
+def test_each_kind_of_step_is_what_it_says(kind, tokens, sampling):
+    found = overhead.measure(overhead.Case(kind, sampling, 2), 10, overhead.words)
+    assert found["tokens_per_step"] == pytest.approx(tokens, rel=0.05)
+    assert 0 < found["median_us"] <= found["p90_us"]
+
+
+def test_the_overhead_report_ends_in_json():
+    result = CliRunner().invoke(command, ["overhead", "--steps", "10"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert len(report["cases"]) == len(overhead.CASES)
+    assert all((case["goal_us"] is None) == (case["requests"] > 1) for case in report["cases"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_measured_in_a_process_of_its_own():
+    result = CliRunner().invoke(command, ["memory", "--model", "toy:0", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["cache_bytes"] == 2 * 8 * (64 + 64)  # keys and values, float64, context and slack
+    assert report["tokens"] == 16
+    assert report["peak_bytes"] >= report["loading_peak_bytes"] >= 0
+    assert report["allowed_bytes"] == int(1.1 * (report["weight_bytes"] + report["cache_bytes"]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_resident_memory_grows_by_what_is_touched():
+    before = memory.resident()["now"]
+    block = bytearray(b"x") * (32 * 2**20)
+    assert memory.resident()["now"] - before > 0.8 * len(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [None, "1M"])
+def test_transformers_is_compared_on_the_same_weights(folder, size):
+    flags = ["--model", str(folder), "--threads", "1", "--prompts", "1", "--repeats", "1", "--max-tokens", "8"]
+    second = f"draft-model:model={folder},depth=2"
+    drafters = ["--drafter", "ngram", "--drafter", second, *(("--inflate", size) if size else ())]
+    result = CliRunner().invoke(command, ["compare-transformers", *flags, *drafters, "--categories", "story,code"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    players = report["players"]
+    assert (report["model"]["weight_bytes"] > 3_800_000) == (size is not None)
+    theirs = ["transformers", "transformers prompt lookup", "transformers assisted"]
+    assert list(players) == [*theirs, "forerun plain", "forerun ngram", f"forerun {second}"]
+    assert all(figures["equal"] + figures["ties"] == figures["texts"] == 2 for figures in players.values())
+
+
+def test_the_command_is_listed_without_loading_a_model():
+    code = "import sys, forerun.bench.cli; assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
