@@ -1,5 +1,7 @@
-"""Write docs/methods.md, from `forerun methods --markdown` on standard input, and docs/contracts.md, from the code.
+"""Write every generated page.
 
+docs/methods.md comes from `forerun methods --markdown` on standard input, docs/contracts.md from the code, and the
+measured tables from the reports in docs/results.
 With --check nothing is written, and a stale page is an error.
 Does not: know a method or a family. Whatever the registry lists has a row, every contract.py a section.
 """
@@ -8,6 +10,8 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import results
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "forerun"
@@ -55,7 +59,11 @@ def contracts_page() -> str:
 
 
 def main() -> int:
-    pages = {"docs/methods.md": METHODS_HEAD + sys.stdin.read(), "docs/contracts.md": contracts_page()}
+    pages = {
+        "docs/methods.md": METHODS_HEAD + sys.stdin.read(),
+        "docs/contracts.md": contracts_page(),
+        **results.pages(),
+    }
     files = {name: ROOT / name for name in pages}
     stale = [n for n, f in files.items() if not f.exists() or f.read_text(encoding="utf-8") != pages[n]]
     if "--check" in sys.argv[1:]:

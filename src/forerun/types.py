@@ -6,7 +6,7 @@ Does not: hold anything that changes. Per-request state lives in `engine/request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +43,7 @@ class Facts:
     needs: frozenset[Need] = frozenset()
     draws: bool = False  # a drafter that samples its tokens and reports the q they were drawn from
     exact: bool = True  # the output distribution equals the target's
+    same_draws: bool = False  # a verifier whose sampled text is, with the same seed, plain decoding's own text
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     shares: bool = False  # a cache that can reuse the prefix of another request
     evidence: str | None = None  # docs/results entry that shows the effect, measured
@@ -60,10 +61,10 @@ class Dist:
     ids: Ints | None = None
     only: int | None = None
 
-    @classmethod
-    def point(cls, token: int) -> "Dist":
+    @staticmethod
+    def point(token: int) -> "Dist":
         """All mass on one token: what a chosen, not drawn, token was "drawn" from, and what greedy decoding is."""
-        return cls(_ONE, np.array([token]), token)
+        return _point(token)
 
     def at(self, tokens: Ints) -> Floats:
         """Probabilities of `tokens` [n] -> [n]; zero for what is not listed."""
@@ -100,6 +101,11 @@ class Dist:
 
 
 _ONE: Floats = np.ones(1, np.float32)
+
+
+@lru_cache(maxsize=1 << 16)
+def _point(token: int) -> Dist:
+    return Dist(_ONE, np.array([token]), token)
 
 
 class Target(Protocol):

@@ -114,6 +114,6 @@ def model_facts(llm: LLM, inflated: str | None) -> dict[str, Any]:
         "layers": info.num_layers,
         "hidden_size": info.hidden_size,
         "vocabulary": info.vocab_size,
-        "companion": info.companion,
+        "companion": Path(info.companion).name if info.companion else None,
         "inflated": inflated,
     }

@@ -46,29 +46,25 @@ class DraftVerifyDecoder(Decoder):
         return Work(seat.slot, seat.pending + draft.tokens, parents, logits=rows, hidden=self.drafter.hidden)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        targets: dict[int, Rows] = {}
+        judged: list[int] = []
+        targets: list[Rows] = []
         turns = [Turn((), tuple(range(len(seat.pending)))) for seat in seats]  # of those that still read their prompt
-        for i, (seat, plan, output) in enumerate(zip(seats, plans, outputs, strict=True)):
+        for i, seat in enumerate(seats):
+            if not seat.last:
+                continue
             try:
-                if seat.last:
-                    targets[i] = Rows(output, seat.context, plan.draft, self.parts.eos)
+                targets.append(Rows(outputs[i], seat.context, plans[i].draft, self.parts.eos))
+                judged.append(i)
             except RequestError as problem:
                 turns[i] = Turn((), (), error=str(problem))
-        judged = [plans[i].draft for i in targets], list(targets.values()), [seats[i].context.rng for i in targets]
-        verdicts = dict(zip(targets, self.verifier.verify(*judged), strict=True))
-        self._observe(seats, plans, outputs, verdicts)
-        for i, verdict in verdicts.items():
+        drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
+        verdicts = self.verifier.verify(drafts, targets, rngs)
+        outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
+        for i, verdict in zip(judged, verdicts, strict=True):
+            outcomes[i] = Outcome(plans[i].work, outputs[i], plans[i].draft, verdict)
             turns[i] = self._turn(seats[i], plans[i].draft, verdict, outputs[i])
-        return turns
-
-    def _observe(
-        self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output], verdicts: dict[int, Verdict]
-    ) -> None:
-        outcomes = [
-            Outcome(plan.work, output, plan.draft if i in verdicts else None, verdicts.get(i))
-            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
-        ]
         self.drafter.observe([seat.context for seat in seats], outcomes)
+        return turns
 
     def _turn(self, seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
         pending, count = len(seat.pending), seat.context.sampling.logprobs

@@ -5,8 +5,8 @@ Does not: pad. A request with no draft costs one row, whatever the others draft.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
+import numpy as np
 import torch
 
 from forerun.caches.contract import Cache
@@ -34,17 +34,26 @@ def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     """Each work's own rows of a flat output."""
-    if len(output.logits):
-        best: list[Any] = [column.tolist() for column in output.logits.max(-1)]  # ties: the first, as torch promises
-    else:
-        best = [[], []]
+    best, peak = peaks(output.logits)
     outputs, row, token = [], 0, 0
     for w in work:
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
-        outputs.append(Output(output.logits[rows], tuple(best[1][rows]), tuple(best[0][rows]), hidden))
+        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), hidden))
         row, token = rows.stop, tokens.stop
     return outputs
+
+
+def peaks(logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    """The first most likely token of every row [n, vocab], and its logit; NaN where the row has one."""
+    if not logits.shape[0]:
+        return [], []
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        rows = logits.numpy()  # ten times as fast here as torch's own argmax
+        best = rows.argmax(-1)
+        return best.tolist(), rows[np.arange(len(best)), best].tolist()
+    values, indices = logits.max(-1)
+    return indices.tolist(), values.tolist()
 
 
 @lru_cache(maxsize=1024)

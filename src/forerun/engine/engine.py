@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
-from typing import Any
 
 from forerun.config import check_tokens
 from forerun.decoders.contract import Decoder, Plan, Seat
@@ -214,14 +213,16 @@ class Engine:
     def _commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         """Every sound seat's turn from the decoder; a seat whose logits are broken ends alone."""
         sound = [i for i, output in enumerate(outputs) if all(map(isfinite, output.peak))]
+        if len(sound) == len(seats):
+            return self._judge(seats, plans, outputs)
         broken = Turn((), (), error="the model returned logits that are not finite; check its weights and dtype.")
         turns = [broken] * len(seats)
-        columns = [[column[i] for i in sound] for column in (seats, plans, outputs)]
-        for i, turn in zip(sound, self._judge(*columns), strict=True):
+        judged = self._judge([seats[i] for i in sound], [plans[i] for i in sound], [outputs[i] for i in sound])
+        for i, turn in zip(sound, judged, strict=True):
             turns[i] = turn
         return turns
 
-    def _judge(self, seats: list[Any], plans: list[Any], outputs: list[Any]) -> list[Turn]:
+    def _judge(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         try:
             return self.members.decoder.commit(seats, plans, outputs)
         except Exception as problem:  # noqa: BLE001 - the requests of this step end with an error, the engine lives

@@ -88,9 +88,7 @@ def attend(
     return out.squeeze(0).transpose(0, 1).reshape(count, heads * dim)
 
 
-def _grouped(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float
-) -> torch.Tensor:
+def _grouped(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float) -> torch.Tensor:
     count, heads, dim = q.shape
     kv_heads, n, _ = keys.shape
     group = heads // kv_heads

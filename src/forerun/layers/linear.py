@@ -1,21 +1,30 @@
-"""Linear maps, in the form that is fastest where they run.
+"""Linear maps in float32, in the form that is fastest where they run.
 
-On the CPU in float32, oneDNN's packed weights take 2 to 16 rows at about the price of one and give every row the same
-bits whatever the other rows are; torch's own linear reads the weights in another order at 1 and at 2 or more rows.
-Below `PACK_FROM` elements the packed call's fixed cost is more than it saves. Does not: quantize.
+On the CPU, weights that float16 holds exactly (every float16 checkpoint's, and a bfloat16 one's after scaling by a
+power of two) are kept so and widened inside the multiplication: half the memory traffic, the same products. Others are
+packed by oneDNN. Both give a row the same bits whatever the other rows are (oneDNN not for one row of several thousand
+inputs), and several rows at little more than the price of one, which torch's own linear does not. Small matrices stay
+plain: the packed calls cost some ten microseconds before they multiply. Does not: round a weight.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
 
-PACK_FROM = 200_000  # elements; measured: a packed call costs some 10 microseconds before it multiplies
-ROWS = 8  # the batch that the packed layout is tuned for; it serves 1 to 64 rows equally well
+HALF_FROM = 100_000  # elements
+PACK_FROM = 200_000
+ROWS = 8  # the batch that oneDNN's layout is tuned for; it serves 1 to 64 rows equally well
+HALF_MAX = 32768.0  # the largest power of two in float16
+PROBE = 4096  # elements that are looked at before all are
 
 
 class Linear(ABC):
     """x [rows, in] -> [rows, out]."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.bias, self.numel, self.nbytes = bias, weight.numel(), weight.nbytes
 
     @abstractmethod
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -25,18 +34,13 @@ class Linear(ABC):
     def onto(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """W x + b + residual."""
 
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes of weight and bias."""
-
 
 class DenseLinear(Linear):
     """Torch's own linear on a plain weight [out, in]."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight, self.bias = weight, bias
-        self._transposed = weight.t()
+        super().__init__(weight, bias)
+        self.weight, self._transposed = weight, weight.t()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -46,17 +50,13 @@ class DenseLinear(Linear):
             return torch.addmm(residual, x, self._transposed)
         return F.linear(x, self.weight, self.bias).add_(residual)
 
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0)
-
 
 class PackedLinear(Linear):
-    """oneDNN's blocked weights; the residual is added inside the same call."""
+    """oneDNN's blocked float32 weights; the residual is added inside the same call."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.bias, self._nbytes = bias, weight.nbytes + (bias.nbytes if bias is not None else 0)
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)  # noqa: SLF001
+        super().__init__(weight, bias)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)  # noqa: SLF001 - its only door
         self._plain = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001
         self._binary = torch.ops.mkldnn._linear_pointwise.binary  # noqa: SLF001
 
@@ -68,18 +68,68 @@ class PackedLinear(Linear):
         out: torch.Tensor = self._binary(x, residual, self._packed, self.bias, "add")
         return out
 
-    @property
-    def nbytes(self) -> int:
-        return self._nbytes
 
+class HalfLinear(Linear):
+    """Float16 weights and float32 everything else (FBGEMM); `scale` undoes the power of two in the weights."""
 
-def packs(weight: torch.Tensor) -> bool:
-    """Whether this weight is better packed."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or weight.numel() < PACK_FROM:
-        return False
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    def __init__(self, half: torch.Tensor, scale: float, bias: torch.Tensor | None) -> None:
+        super().__init__(half, bias)
+        self.scale = scale
+        self._packed = torch.ops.quantized.linear_prepack_fp16(half.float(), None)
+        self._multiply = torch.ops.quantized.linear_dynamic_fp16.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._multiply(x, self._packed)
+        if self.scale != 1:
+            out.mul_(self.scale)
+        return out if self.bias is None else out.add_(self.bias)
+
+    def onto(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        out = torch.add(residual, self._multiply(x, self._packed), alpha=self.scale)
+        return out if self.bias is None else out.add_(self.bias)
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """The fastest form for this weight [out, in] on its device."""
-    return PackedLinear(weight, bias) if packs(weight) else DenseLinear(weight, bias)
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        halved = as_half(weight) if weight.numel() >= HALF_FROM and has_half() else None
+        if halved is not None:
+            return HalfLinear(*halved, bias)
+        if weight.numel() >= PACK_FROM and has_packed():
+            return PackedLinear(weight, bias)
+    return DenseLinear(weight, bias)
+
+
+def as_half(weight: torch.Tensor) -> tuple[torch.Tensor, float] | None:
+    """Float16 numbers and the power of two that makes exactly this weight of them; None where float16 is too narrow."""
+    if _halved(weight.flatten()[:PROBE], 1.0) is None and _scaled(weight.flatten()[:PROBE]) is None:
+        return None
+    plain = _halved(weight, 1.0)
+    return (plain, 1.0) if plain is not None else _scaled(weight)
+
+
+def _scaled(weight: torch.Tensor) -> tuple[torch.Tensor, float] | None:
+    """The same with the largest element brought near the top of float16's range, so that small ones keep their bits."""
+    largest = weight.abs().max().item()
+    if not 0 < largest < math.inf:
+        return None
+    factor = 2.0 ** math.floor(math.log2(HALF_MAX / largest))
+    half = _halved(weight, factor)
+    return (half, 1 / factor) if half is not None else None
+
+
+def _halved(weight: torch.Tensor, factor: float) -> torch.Tensor | None:
+    """weight * factor in float16 if not a bit is lost."""
+    scaled = weight * factor if factor != 1 else weight
+    half = scaled.half()
+    return half if torch.equal(half.float(), scaled) else None
+
+
+def has_half() -> bool:
+    """Whether this build of torch multiplies by float16 weights."""
+    return torch.backends.quantized.engine in {"x86", "fbgemm"}
+
+
+def has_packed() -> bool:
+    """Whether this build of torch has oneDNN's packed linear."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")

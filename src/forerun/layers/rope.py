@@ -1,8 +1,8 @@
 """Rotary positions (2104.09864) and their stretched forms: linear, llama3, yarn (2309.00071), longrope (2402.13753).
 
 A pair of dimensions is one complex number here, so a rotation is one multiplication; `interleave` reorders weights
-that keep the two halves of a head apart. Does not: change with the length of the sequence. Where longrope switches from its short to its
-long factors, a key's rotation depends on its own position alone, so a cached pass equals a full one.
+that keep the two halves of a head apart. Does not: change with the length of the sequence. Where longrope switches
+from its short to its long factors, a key's rotation depends on its own position alone, so a cached pass equals a full one.
 """
 
 import math
@@ -68,7 +68,7 @@ def interleave(rows: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
 def frequencies(dim: int, theta: float) -> torch.Tensor:
     """theta^(-2i/dim), in float32 as every implementation has them."""
     powers: torch.Tensor = theta ** (torch.arange(0, dim, 2, dtype=torch.int64).float() / dim)
-    return 1.0 / powers
+    return powers.reciprocal()
 
 
 def default(dim: int, theta: float) -> Rope:

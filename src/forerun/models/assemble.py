@@ -18,7 +18,7 @@ from forerun.layers.norm import LayerNorm, Norm, RmsNorm
 from forerun.layers.rope import interleave
 from forerun.models.contract import ModelInfo
 from forerun.models.recipe import Names, Recipe, TransformerConfig
-from forerun.models.transformer import Ends, Layer, LayerWeights, Transformer
+from forerun.models.transformer import Ends, Layer, LayerWeights, Transformer, parts
 from forerun.types import KVLayout
 from forerun.weights.load import Checkpoint
 
@@ -86,7 +86,7 @@ def _qk_norms(config: TransformerConfig, names: Names) -> Iterator[Spec]:
 def specs(recipe: Recipe) -> dict[str, Shape]:
     """Every tensor that a checkpoint of this recipe holds."""
     config, names = recipe.config, recipe.names
-    found = {f"{names.embed}.weight": (config.vocab_size, config.hidden_size)}
+    found: dict[str, Shape] = {f"{names.embed}.weight": (config.vocab_size, config.hidden_size)}
     if config.learned_positions:
         found[f"{names.positions}.weight"] = (config.context_length, config.hidden_size)
     found |= {spec.name: spec.shape for spec in _norm(config, names.final_norm)}
@@ -295,9 +295,5 @@ def info_of(config: TransformerConfig, name: str, dtype: torch.dtype, device: to
 
 
 def _nbytes(ends: Ends, layers: list[Layer]) -> int:
-    """Bytes of the matrices; norms are too small to count."""
-    total = ends.head.nbytes
-    for layer in layers:
-        w = layer.weights
-        total += w.qkv.nbytes + w.o.nbytes + w.mlp.up.nbytes + w.mlp.down.nbytes
-    return total
+    """Bytes of the matrices, as kept in memory; norms are too small to count."""
+    return ends.head.nbytes + sum(part.nbytes for layer in layers for part in parts(layer))

@@ -6,8 +6,6 @@ Tree masks, hidden states and partial depth are part of the call. A model holds 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import torch
-
 from forerun.caches.contract import Cache
 from forerun.types import KVLayout, Pass, PassOutput
 

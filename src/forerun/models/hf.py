@@ -29,7 +29,7 @@ TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.05}  # of the largest logit;
 EXACT = 1e-3  # the same in higher precisions
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of transformers' cache that stores in ours."""
 
     is_sliding = False
@@ -43,7 +43,11 @@ class _Layer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
     ) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (part[0].transpose(0, 1) for part in (key_states, value_states))
         self.cache.write(self.index, self.work, keys, values)
@@ -63,7 +67,7 @@ class _Layer(CacheLayerMixin):
 class OtherModel(Model):
     """A model of transformers under forerun's contract."""
 
-    def __init__(self, model: Any, info: ModelInfo) -> None:
+    def __init__(self, model: Any, info: ModelInfo) -> None:  # noqa: ANN401
         self.info, self._model = info, model
         self._windows = _windows(model.config)
         self._blocks = next(
@@ -102,7 +106,7 @@ class OtherModel(Model):
         found: dict[int, torch.Tensor] = {}
 
         def keep(layer: int) -> Any:  # noqa: ANN401
-            def hook(module: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+            def hook(_module: Any, _inputs: Any, output: Any) -> None:  # noqa: ANN401
                 found[layer] = (output[0] if isinstance(output, tuple) else output)[0]
 
             return hook
@@ -119,13 +123,20 @@ def load_other(folder: Path, dtype: torch.dtype, device: torch.device, info: Mod
     """The model in `folder` by transformers' own code; says that it is slower."""
     model = _load(folder, dtype).to(device).eval()
     family = model.config.model_type
-    kinds = {kind for key in ("layer_types", "attention_layers") for kind in getattr(model.config, key, None) or []} - KINDS
+    kinds = {
+        kind for key in ("layer_types", "attention_layers") for kind in getattr(model.config, key, None) or []
+    } - KINDS
     if kinds:
-        raise ModelError(f"{family} has layers of type {', '.join(sorted(kinds))}, which keep no tree; use another model.")
+        raise ModelError(
+            f"{family} has layers of type {', '.join(sorted(kinds))}, which keep no tree; use another model."
+        )
     try:
         layout = _trial(model, dtype, device)
     except (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, IndexError, KeyError) as error:
-        raise ModelError(f"{family} cannot run trees of tokens in transformers ({error}); use another model.") from error
+        first = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{family} cannot run trees of tokens in transformers ({first}); use another model."
+        ) from error
     config = model.config
     context = getattr(config, "max_position_embeddings", None) or 2048
     info = replace(
@@ -184,35 +195,42 @@ def _windows(config: Any) -> dict[str, int | None]:  # noqa: ANN401
 def _masks(s: Segment, windows: dict[str, int | None], dtype: torch.dtype, device: torch.device) -> Any:  # noqa: ANN401
     """Additive masks [1, 1, count, keys]: one, or one per layer type."""
     made = {kind: bias(s, window, dtype, device)[None, None] for kind, window in windows.items()}
-    return made[""] if "" in made else made
+    return made.get("", made)
 
 
 def _trial(model: Any, dtype: torch.dtype, device: torch.device) -> KVLayout:  # noqa: ANN401
     """Run a small tree and the chain inside it, and compare; returns what the model stores per layer."""
+    family, vocab = model.config.model_type, model.config.vocab_size
+    with torch.inference_mode():
+        chain, tree, layers = _chain_and_tree(model, dtype, device)
+    gap, size = (tree - chain).abs().max().item(), chain.abs().max().item()
+    if not gap <= TOLERANCE.get(dtype, EXACT) * max(size, 1e-6):
+        message = f"{family} in transformers ignores tree masks or positions (logits differ by {gap:.2g})"
+        raise ModelError(f"{message}; use another model.")
+    if any(layer.keys.shape != layer.values.shape for layer in layers):
+        message = f"{family} stores keys and values of different sizes, which no cache here holds"
+        raise ModelError(f"{message}; use another model.")
+    if chain.shape[-1] != vocab:
+        raise ModelError(f"{family} gives {chain.shape[-1]} logits for a vocabulary of {vocab}; correct config.json.")
+    return KVLayout(
+        tuple(layer.keys.shape[1] for layer in layers), tuple(layer.keys.shape[3] for layer in layers), dtype, device
+    )
+
+
+def _chain_and_tree(model: Any, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Any]:  # noqa: ANN401
+    """Logits of the last two of three tokens, in a chain and as a branch of a tree after the first."""
     tokens = torch.tensor([[3, 5, 7]], device=device) % model.config.vocab_size
     _, left, leaf = tokens[0].tolist()
     other = (leaf + 1) % model.config.vocab_size
     sees = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]], dtype=torch.bool, device=device)
-    segment = Segment(0, 0, 4, 1, 0, sees)
-    with torch.inference_mode():
-        chain = model(input_ids=tokens, use_cache=False).logits[0]
-        cache = DynamicCache(config=model.config)
-        model(input_ids=tokens[:, :1], past_key_values=cache, use_cache=True)
-        tree = model(
-            input_ids=torch.tensor([[other, left, other, leaf]], device=device),
-            position_ids=torch.tensor([[1, 1, 2, 2]], device=device),
-            attention_mask=_masks(segment, _windows(model.config), dtype, device),
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[0]
-    gap = (tree[[1, 3]] - chain[1:]).abs().max().item()
-    if not gap <= TOLERANCE.get(dtype, EXACT) * max(chain.abs().max().item(), 1e-6):
-        raise ModelError(
-            f"{model.config.model_type} in transformers ignores tree masks or positions (logits differ by {gap:.2g}); use another model."
-        )
-    keys, values = [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
-    if any(k.shape != v.shape for k, v in zip(keys, values, strict=True)):
-        raise ModelError(
-            f"{model.config.model_type} stores keys and values of different sizes, which no cache here holds; use another model."
-        )
-    return KVLayout(tuple(k.shape[1] for k in keys), tuple(k.shape[3] for k in keys), dtype, device)
+    cache = DynamicCache(config=model.config)
+    chain = model(input_ids=tokens, use_cache=False).logits[0]
+    model(input_ids=tokens[:, :1], past_key_values=cache, use_cache=True)
+    tree = model(
+        input_ids=torch.tensor([[other, left, other, leaf]], device=device),
+        position_ids=torch.tensor([[1, 1, 2, 2]], device=device),
+        attention_mask=_masks(Segment(0, 0, 4, 1, 0, sees), _windows(model.config), dtype, device),
+        past_key_values=cache,
+        use_cache=True,
+    ).logits[0]
+    return chain[1:], tree[[1, 3]], cache.layers

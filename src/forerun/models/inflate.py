@@ -14,7 +14,7 @@ from forerun.errors import ConfigError
 from forerun.layers.linear import Linear, linear
 from forerun.layers.mlp import Mlp
 from forerun.models.recipe import TransformerConfig
-from forerun.models.transformer import Layer, Transformer
+from forerun.models.transformer import Layer, Transformer, parts
 from forerun.types import KVLayout
 
 DEPTHS = ((700_000_000, 24), (3_000_000_000, 32), (float("inf"), 48))  # parameters up to, layers
@@ -25,22 +25,25 @@ BLOCK = 1 << 20  # random numbers that are drawn; larger weights repeat them, fo
 def inflate(model: Transformer, parameters: int) -> Transformer:
     """The same function in about `parameters` weights, KV layout included."""
     info, config = model.info, model.config
-    held = info.weight_bytes // model.dtype.itemsize
+    held = model.ends.head.numel + sum(part.numel for layer in model.layers for part in parts(layer))
     if parameters <= held:
-        raise ConfigError(f"{info.name} has {held:,} parameters already; inflate to more than that, not {parameters:,}.")
+        raise ConfigError(
+            f"{info.name} has {held:,} parameters already; inflate to more than that, not {parameters:,}."
+        )
     depth = next(layers for most, layers in DEPTHS if parameters <= most)
     added = max(depth - info.num_layers, LEAST)
     width = _width(config, (parameters - held) // added)
     total = info.num_layers + added
     config = replace(
-        config, num_layers=total, ropes=(*config.ropes, *config.ropes[-1:] * added), windows=(*config.windows, *(None,) * added)
+        config,
+        num_layers=total,
+        ropes=(*config.ropes, *config.ropes[-1:] * added),
+        windows=(*config.windows, *(None,) * added),
     )
-    noise = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02)
+    noise = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02).half().float()
     extra = list(_layers(model, config, width, noise))
-    layout = KVLayout(
-        (config.num_kv_heads,) * total, (config.head_dim,) * total, info.layout.dtype, info.layout.device
-    )
-    grown = sum(part.nbytes for layer in extra for part in _parts(layer))
+    layout = KVLayout((config.num_kv_heads,) * total, (config.head_dim,) * total, info.layout.dtype, info.layout.device)
+    grown = sum(part.nbytes for layer in extra for part in parts(layer))
     name = f"{info.name}, inflated to {parameters:,} parameters"
     info = replace(info, name=name, num_layers=total, layout=layout, weight_bytes=info.weight_bytes + grown)
     return Transformer(config, info, model.ends, [*model.layers, *extra])
@@ -74,8 +77,3 @@ def _layers(model: Transformer, config: TransformerConfig, width: int, noise: to
         mlp = Mlp(up, nothing(hidden, width), config.activation, gated=config.gated)
         weights = replace(like, qkv=random(q + 2 * kv, hidden), o=nothing(hidden, q), mlp=mlp, window=None)
         yield Layer(config, index, weights)
-
-
-def _parts(layer: Layer) -> tuple[Linear, ...]:
-    w = layer.weights
-    return w.qkv, w.o, w.mlp.up, w.mlp.down

@@ -1,6 +1,6 @@
 """A name or folder -> a model.
 
-Does not: download anything, run code from a folder (auto_map and trust_remote_code are never looked at), or read pickles.
+Does not: download anything, run code from a folder (auto_map and trust_remote_code are not looked at), or read pickles.
 """
 
 from dataclasses import replace
@@ -52,16 +52,17 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Mo
     folder = folder_of(name)
     values = read_json(folder / "config.json")
     precision, place = _precision(dtype, device, values), torch.device(device)
-    known = {"eos": eos_of(folder, values), "companion": companion_of(folder)}
+    eos, companion = eos_of(folder, values), companion_of(folder)
     checkpoint = Checkpoint(folder)
     family = values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
-        empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), **known)
+        empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), eos, companion)
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
-    return assemble(recipe, checkpoint, replace(info_of(recipe.config, name, precision, place), **known))
+    info = info_of(recipe.config, name, precision, place)
+    return assemble(recipe, checkpoint, replace(info, eos=eos, companion=companion))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

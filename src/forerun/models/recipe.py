@@ -224,7 +224,7 @@ def rope_of(s: Settings, dim: int, partial: float = 1.0, theta: float = 10000.0,
     theta = spec.positive("rope_theta", s.positive("rope_theta", s.positive("rotary_emb_base", theta)))
     older = s.number("partial_rotary_factor", s.number("rotary_pct", partial))
     turning = int(dim * spec.number("partial_rotary_factor", older))
-    if not 2 <= turning <= dim or turning % 2:
+    if not 0 < turning <= dim or turning % 2:
         raise s.wrong("partial_rotary_factor", turning / dim, f"such that an even part of head_dim {dim} turns")
     return _stretched(s, spec, turning, theta)
 

@@ -104,7 +104,7 @@ class FolderTokenizer(Tokenizer):
         return found
 
     def _beginning(self) -> list[int]:
-        """What the folder puts before every text: its post-processor's tokens, unless `add_bos_token` says otherwise."""
+        """What the folder puts before a text: its post-processor's tokens, unless `add_bos_token` says otherwise."""
         plain = self._plain.encode("a", add_special_tokens=False).ids
         full = self._plain.encode("a", add_special_tokens=True).ids
         starts = [i for i in range(len(full)) if full[i : i + len(plain)] == plain]
@@ -172,7 +172,9 @@ class FolderTokenizer(Tokenizer):
             template = _environment().from_string(self._template or "")
             return template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens)
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
-            raise RequestError(f"the chat template refuses these messages: {error}; change their roles or order.") from error
+            raise RequestError(
+                f"the chat template refuses these messages: {error}; change their roles or order."
+            ) from error
 
     def _hide(self, messages: Sequence[Message]) -> tuple[list[Any], dict[str, str]]:
         """Messages in which a stand-in replaces all that could be read as a special token, and what each stands for."""
@@ -278,7 +280,7 @@ def _restore(text: str, marks: Mapping[str, str]) -> str:
 class _Generation(Extension):
     """The {% generation %} block of training templates, which says nothing when generating."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - the base class has a set
 
     def parse(self, parser: Any) -> Any:  # noqa: ANN401
         next(parser.stream)
@@ -294,7 +296,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
     def tojson(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
         return json.dumps(value, ensure_ascii=False, indent=indent, **options)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as templates expect

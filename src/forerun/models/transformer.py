@@ -98,7 +98,9 @@ class Layer:
             outs.append(attend(rows, *cache.read(self.index, s), view, self.scale, self.cap))
         return torch.cat(outs)
 
-    def _heads(self, qkv: torch.Tensor, factors: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _heads(
+        self, qkv: torch.Tensor, factors: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values [rows, heads, dim], normed and turned."""
         w = self.weights
         heads = qkv.view(qkv.shape[0], self.total, -1)
@@ -120,6 +122,12 @@ class Layer:
         q, k = turning.split(self.parts[:2], 1)
         pairs = zip(w.full_norms or (), (q, k), strict=True)
         return torch.cat([norm(part.flatten(1)).view(part.shape) for norm, part in pairs], 1)
+
+
+def parts(layer: Layer) -> tuple[Linear, ...]:
+    """The matrices of a layer."""
+    w = layer.weights
+    return w.qkv, w.o, w.mlp.up, w.mlp.down
 
 
 @dataclass(frozen=True, slots=True)

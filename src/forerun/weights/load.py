@@ -92,7 +92,9 @@ def _files(folder: Path) -> dict[Path, set[str] | None]:
         return _shards(folder, read_json(folder / INDEX).get("weight_map"))
     pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
     if pickles:
-        message = f"{folder} holds its weights as {pickles[0]}; forerun reads safetensors only, because a pickle can run"
+        message = (
+            f"{folder} holds its weights as {pickles[0]}; forerun reads safetensors only, because a pickle can run"
+        )
         raise ModelError(f"{message} code. Convert it with save_pretrained(folder, safe_serialization=True).")
     raise ModelError(f"{folder} has no weights; put {SINGLE} or {INDEX} and its shards there.")
 

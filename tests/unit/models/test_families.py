@@ -56,11 +56,17 @@ CASES = {
     "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 16, "attention_bias": True}),
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 24}),
-    "gemma3_text": ("gemma3_text", {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 24, "num_hidden_layers": 4}),
+    "gemma3_text": (
+        "gemma3_text",
+        {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 24, "num_hidden_layers": 4},
+    ),
     "phi3": ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 64, "sliding_window": 9}),
     "olmo2": ("olmo2", {}),
     "gpt2": ("gpt2", {"n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": 128}),
-    "gpt_neox": ("gpt_neox", WIDER | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "gpt_neox": (
+        "gpt_neox",
+        WIDER | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
     "gpt_neox-serial": ("gpt_neox", WIDER | {"use_parallel_residual": False}),
     "smollm3": ("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2}),
     "stablelm": ("stablelm", WIDER | {"use_qkv_bias": True, "qk_layernorm": True, "num_key_value_heads": 2}),
@@ -82,7 +88,11 @@ def randomize(model):
 
 
 def small_config(model_type, changes):
-    base = {k: v for k, v in SMALL.items() if not (model_type == "gpt2" and k.startswith(("hidden", "num_", "inter", "max_")))}
+    base = {
+        k: v
+        for k, v in SMALL.items()
+        if not (model_type == "gpt2" and k.startswith(("hidden", "num_", "inter", "max_")))
+    }
     return transformers.AutoConfig.for_model(model_type, **base | changes)
 
 
@@ -207,7 +217,9 @@ def test_requests_in_one_pass(pair):
     runner.commit(b, second)
     third = prompt(5, seed=3)
     outs = runner.run(
-        Work(a, tokens, parents, logits=(5, 6)), Work(b, (17,), logits=(0,), hidden=(-1,)), Work(c, tuple(third), logits=(4,))
+        Work(a, tokens, parents, logits=(5, 6)),
+        Work(b, (17,), logits=(0,), hidden=(-1,)),
+        Work(c, tuple(third), logits=(4,)),
     )
     for row, leaf in enumerate((5, 6)):
         path = [tokens[i] for i in path_to(leaf, tokens, parents)]

@@ -25,7 +25,9 @@ CASES = {
 
 
 def save(model_type, folder, **changes):
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(model_type, **SMALL | changes))
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(model_type, **SMALL | changes)
+    )
     generator = torch.Generator().manual_seed(3)
     for weight in model.parameters():
         noise = torch.randn(weight.shape, generator=generator)

@@ -25,7 +25,9 @@ def run(model):
     slot, _ = cache.open(())
     for start in (0, 9):
         tokens = tuple(range(start, start + 9))
-        out = model.forward(pack([Work(slot, tokens, logits=tuple(range(9)), hidden=(0, -1))], cache, torch.device("cpu")), cache)
+        out = model.forward(
+            pack([Work(slot, tokens, logits=tuple(range(9)), hidden=(0, -1))], cache, torch.device("cpu")), cache
+        )
         cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")))
         cache.keep(slot, tokens, range(9))
     return out, cache
@@ -51,5 +53,5 @@ def test_same_bits_at_the_wanted_size(tmp_path, family):
 
 def test_a_model_cannot_shrink(tmp_path):
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="has .* parameters already"):
+    with pytest.raises(ConfigError, match=r"has .* parameters already"):
         inflate(load_model(tmp_path), 1000)

@@ -252,7 +252,14 @@ def test_code_in_a_folder_is_never_run(folder):
 
 def test_the_text_part_of_a_gemma3_with_a_vision_tower(tmp_path):
     text = LLAMA | {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
     config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
     torch.manual_seed(1)
     theirs = transformers.Gemma3ForConditionalGeneration(config).eval()

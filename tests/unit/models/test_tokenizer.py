@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import ModelError, RequestError
-from forerun.models.tokenizer import FolderTokenizer, ToyTokenizer, Tokenizer
+from forerun.models.tokenizer import FolderTokenizer, Tokenizer, ToyTokenizer
 
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<s>", "</s>"]
 TEMPLATE = (
@@ -27,11 +27,20 @@ def folder(tmp_path_factory):
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(["once upon a time there was a user and an assistant", "the end of the system"] * 4, trainer)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(
+        ["once upon a time there was a user and an assistant", "the end of the system"] * 4, trainer
+    )
     made.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", None, [("<s>", made.token_to_id("<s>"))])
     made.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": TEMPLATE}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "<|im_end|>",
+        "chat_template": TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "config.json").write_text("{}")
     return folder
@@ -134,7 +143,9 @@ def test_hostile_and_broken_templates(folder, tmp_path, template):
 
 
 def test_template_of_its_own_file_and_by_name(folder, tmp_path):
-    named = changed(folder, tmp_path, chat_template=[{"name": "default", "template": "hi"}, {"name": "tool_use", "template": "no"}])
+    named = changed(
+        folder, tmp_path, chat_template=[{"name": "default", "template": "hi"}, {"name": "tool_use", "template": "no"}]
+    )
     assert named.decode(named.chat([])) == "hi"
     (named.folder / "chat_template.jinja").write_text("file")
     again = FolderTokenizer(named.folder)
@@ -154,7 +165,7 @@ def test_no_or_broken_tokenizer(folder, tmp_path, content):
     (copy / "tokenizer.json").unlink()
     if content is not None:
         (copy / "tokenizer.json").write_text(content)
-    with pytest.raises(ModelError, match="has no tokenizer; put its tokenizer.json|is not a sound tokenizer"):
+    with pytest.raises(ModelError, match=r"has no tokenizer; put its tokenizer\.json|is not a sound tokenizer"):
         Tokenizer.from_folder(copy)
 
 
