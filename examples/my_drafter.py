@@ -13,7 +13,7 @@ class RepeatDrafter(SoloDrafter):
     Does not: look at anything else.
     """
 
-    facts = Facts(paper="none; an example")
+    facts = Facts()
 
     @dataclass(frozen=True)
     class Options:

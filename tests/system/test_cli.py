@@ -1,0 +1,143 @@
+"""The command line as a person meets it: what it prints, and one sentence for everything that cannot be."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from forerun.cli import main, program
+
+TOY = ["--model", "toy:0:5", "--threads", "1"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["forerun", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_generate_prints_the_text_of_plain_decoding(run):
+    fast = run("generate", "abcab", *TOY, "--temperature", "0", "--max-tokens", "12", "--drafter", "ngram:min_match=1")
+    plain = run("generate", "abcab", *TOY, "--temperature", "0", "--max-tokens", "12", "--decoder", "autoregressive")
+    assert fast == plain
+    assert fast[0] == 0
+    assert len(fast[1].strip()) == 12
+
+
+def test_json_holds_tokens_sources_and_statistics(run):
+    flags = ["--temperature", "0", "--max-tokens", "9", "--drafter", "draft-model:model=toy:0:5", "--json"]
+    code, out, _ = run("generate", "ab", *TOY, *flags)
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["tokens"]) == len(found["sources"]) == 9
+    assert set(found["sources"]) == {"target", "draft-model"}
+    assert found["tokens_per_step"] == pytest.approx(9 / found["steps"])
+
+
+def test_demo_checks_that_it_is_identical(run):
+    code, out, _ = run("demo", "ab", *TOY, "--max-tokens", "9", "--drafter", "ngram", "--repeats", "1")
+    assert code == 0
+    assert "identical to plain decoding: yes" in out
+    assert "tokens per step" in out
+
+
+def test_chat_remembers_and_ends_with_an_empty_line(monkeypatch):
+    lines = iter(["hello", "again", ""])
+    said = []
+
+    class Console:
+        def __init__(self, **_):
+            pass
+
+        def input(self, _):
+            return next(lines)
+
+        def out(self, text, **_):
+            said.append(text)
+
+    class Model:
+        tokenizer = type("Tokenizer", (), {"chat": staticmethod(lambda messages: [len(messages)])})
+
+        def stream(self, tokens, _):
+            yield type("Event", (), {"text": f"answer {tokens[0]}", "error": None})
+
+    monkeypatch.setattr("forerun.terminal.Console", Console)
+    from forerun.terminal import converse
+
+    converse(Model(), None, "be brief")
+    assert [text for text in said if text] == ["answer 2", "answer 4"]
+
+
+def test_methods_as_json_has_what_was_promised(run):
+    code, out, _ = run("methods", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {"name", "family", "key", "facts", "options", "evidence"} <= rows[0].keys()
+    keys = {(row["name"], row["key"]) for row in rows if row["family"] == "drafter"}
+    assert {("draft-model", "speculative-decoding"), ("draft-model", "speculative-sampling"), ("ngram", None)} <= keys
+
+
+REFUSED = [
+    (["--drafter", "ngramm"], "did you mean 'ngram'"),
+    (["--drafter", "ngram:widht=3"], "did you mean 'width'"),
+    (["--verifier", "matsch"], "did you mean 'match'"),
+    (["--drafter", "draft-model"], "give draft-model:model=FOLDER"),
+    (["--drafter", "draft-model:model=toy:0:4"], "shares the target's tokenizer"),
+    (["--model", "/nowhere/at/all"], "there is no model folder"),
+    (["--temperature", "-1"], "give a number from 0"),
+    (["--dtype", "float8"], "value of dtype"),
+    (["--context-length", "2"], "shorten it"),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), REFUSED)
+def test_what_cannot_be_is_one_sentence_and_exit_code_two(run, flags, sentence):
+    code, out, err = run("generate", "abc", *TOY, *flags)
+    assert code == 2
+    assert out == ""
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_unknown_flags_and_commands_are_named():
+    found = CliRunner().invoke(program, ["generate", "abc", "--temprature", "1"])
+    assert found.exit_code == 2
+    assert "--temperature" in found.output
+    assert CliRunner().invoke(program, ["genarate"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["--help"], ["generate", "--help"], ["bench", "--help"], ["train", "--help"]])
+def test_every_command_explains_itself(command):
+    found = CliRunner().invoke(program, command)
+    assert found.exit_code == 0
+    assert "Usage:" in found.output
+
+
+def test_an_interrupt_ends_in_one_sentence(tmp_path):
+    flags = ["--model", "toy:0:5", "--threads", "1", "--max-tokens", "100000", "--context-length", "64"]
+    loop = "import forerun.models.toy as t, time; f = t.ToyModel.forward\n"
+    loop += "def slow(*a):\n    print('running', flush=True); time.sleep(0.2); return f(*a)\n"
+    loop += "t.ToyModel.forward = slow\nfrom forerun.cli import main; main()"
+    command = [sys.executable, "-c", loop, "generate", "abc", *flags]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as process:
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "forerun: interrupted; nothing was left half-written."
