@@ -179,15 +179,17 @@ class Draft:
     def check(self, vocab: int, budget: int) -> None:
         """Raise DraftError unless this is a tree within budget whose tokens exist and could have been drawn."""
         size = len(self.tokens)
+        if not isinstance(self.tokens, tuple) or not isinstance(self.parents, tuple):
+            raise DraftError("the draft's tokens or parents are no tuple; give tuples, which nobody changes later.")
         if size > budget:
             raise DraftError(f"the draft has {size} nodes and the budget was {budget}; propose at most the budget.")
         columns = (self.parents, self.q, self.confidence, self.source if not isinstance(self.source, str) else None)
         if any(column is not None and len(column) != size for column in columns):
             raise DraftError(f"the draft has {size} tokens, but a column of another length; give one entry per token.")
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if not 0 <= token < vocab:
-                raise DraftError(f"drafted token {token} does not exist; draft ids from 0 to {vocab - 1}.")
-            if not -1 <= parent < node:
+            if not isinstance(token, int) or not 0 <= token < vocab:
+                raise DraftError(f"drafted token {token!r} does not exist; draft whole ids from 0 to {vocab - 1}.")
+            if not isinstance(parent, int) or not -1 <= parent < node:
                 raise DraftError(f"node {node} hangs under {parent}; a parent comes before its child, -1 is the root.")
             if self.q is not None and self.q[node] is not None and not self.drawn_from(node).prob(token) > 0:
                 raise DraftError(f"node {node} reports q({token}) = 0, so it was not drawn from q; report the true q.")

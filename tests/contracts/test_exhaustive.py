@@ -13,9 +13,7 @@ HALF = Dist(np.array([0.5, 0.25, 0.25, 0.0]))
 
 def test_every_outcome_is_visited_with_its_weight():
     def run(rngs):
-        return [
-            (rng.categorical(HALF, Purpose.TARGET, 0), rng.bernoulli(0.125, Purpose.ACCEPT, 0)) for rng in rngs
-        ]
+        return [(rng.categorical(HALF, Purpose.TARGET, 0), rng.bernoulli(0.125, Purpose.ACCEPT, 0)) for rng in rngs]
 
     table = outcomes(run)
     assert table == {(t, yes): HALF.probs[t] * (0.125 if yes else 0.875) for t in range(3) for yes in (True, False)}

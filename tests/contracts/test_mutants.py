@@ -3,7 +3,6 @@
 import pytest
 
 from forerun.config import Choice
-from forerun.drafters.contract import SoloDrafter
 from forerun.testing import LawError, Toy, laws
 from forerun.testing.mutants import MUTANTS, Mutant, Rule, SpoiledDrafter
 

@@ -90,7 +90,7 @@ def test_a_greedy_drafter_is_caught():
 def test_a_name_that_a_built_in_has_is_refused(monkeypatch):
     taken = Installed()
     taken.name = "ngram"
-    monkeypatch.setattr("forerun.registry.entry_points", lambda group: [taken])
+    monkeypatch.setattr("forerun.registry.entry_points", lambda **_: [taken])
     with pytest.raises(ConfigError, match="built in; rename it"):
         list(Registry("drafter", "forerun.drafters", {"ngram": "ngram:NgramDrafter"}))
 

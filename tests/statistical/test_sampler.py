@@ -57,12 +57,13 @@ def draw(p, u):
     return np.where(at < p.shape[-1], at, last)
 
 
-def judge(parents, tokens, p_rows, q_rows, u_accept, u_draw, wrong=Wrong()):  # noqa: B008 - frozen
+def judge(parents, tokens, p_rows, q_rows, numbers, wrong=Wrong()):
     """Accepted node (-1 for none) and the target's token, for n drafts of one shape.
 
-    tokens [n, nodes], p_rows [n, nodes + 1, V] (row 0 is the root's), q_rows [n, nodes, V], u_accept [n, nodes], u_draw [n].
+    tokens [n, nodes], p_rows [n, nodes + 1, V] (row 0 is the root's), q_rows [n, nodes, V]; the numbers to accept
+    [n, nodes], and to draw [n].
     """
-    n, nodes = tokens.shape
+    (u_accept, u_draw), (n, nodes) = numbers, tokens.shape
     rows, at = np.arange(n), np.full(n, -1)
     p, used = p_rows[:, 0].copy(), u_draw.copy()
     for c in range(nodes):
@@ -138,7 +139,7 @@ def test_same_numbers_same_verdict(shape, chosen):
     if chosen:
         q_rows = np.eye(V, dtype=np.float32)[tokens]
     u_accept, u_draw = rng.random((n, len(parents))), rng.random(n)
-    at, last = judge(parents, tokens, p_rows, q_rows, u_accept, u_draw)
+    at, last = judge(parents, tokens, p_rows, q_rows, (u_accept, u_draw))
     drafts = [
         Draft(tuple(t), parents, None if chosen else tuple(Dist(row) for row in q))
         for t, q in zip(tokens.tolist(), q_rows, strict=True)
@@ -263,7 +264,7 @@ def drafted(w, d, state, rng, wrong):
     return tokens, states, q
 
 
-def write(w, d, n, rng, wrong=Wrong()):  # noqa: B008 - frozen
+def write(w, d, n, rng, wrong=Wrong()):
     """Counts [roots * V^M] of the first M tokens of n texts, each written in as many rounds as it takes."""
     which = np.arange(n) % len(w.roots)
     state, out, written = np.array(w.roots)[which], np.zeros((n, M), np.int64), np.zeros(n, np.int64)
@@ -281,7 +282,7 @@ def _round(w, d, rows, books, rng, wrong):
     state, out, written = books
     tokens, states, q = drafted(w, d, state[rows], rng, wrong)
     numbers = rng.random((len(rows), len(d.parents))), rng.random(len(rows))
-    at, last = judge(d.parents, tokens, w.p[states], q, *numbers, wrong)
+    at, last = judge(d.parents, tokens, w.p[states], q, numbers, wrong)
     for node in range(-1, len(d.parents)):
         here = np.flatnonzero(at == node)
         path = _path(d.parents, node)
@@ -302,7 +303,7 @@ def _path(parents, node):
     return found[::-1]
 
 
-def million(w, d, seed, wrong=Wrong(), n=N):  # noqa: B008 - frozen
+def million(w, d, seed, wrong=Wrong(), n=N):
     rng = np.random.Generator(np.random.Philox(seed))
     return sum(write(w, d, min(CHUNK, n), rng, wrong) for _ in range(0, n, CHUNK))
 

@@ -2,7 +2,11 @@
 
 from forerun.registry import Registry
 
-CACHES = Registry("cache", __name__, {
-    "contiguous": "contiguous:ContiguousCache",
-    "paged": "paged:PagedCache",
-})
+CACHES = Registry(
+    "cache",
+    __name__,
+    {
+        "contiguous": "contiguous:ContiguousCache",
+        "paged": "paged:PagedCache",
+    },
+)

@@ -102,20 +102,18 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 
 def as_half(weight: torch.Tensor) -> tuple[torch.Tensor, float] | None:
     """Float16 numbers and the power of two that makes exactly this weight of them; None where float16 is too narrow."""
-    if _halved(weight.flatten()[:PROBE], 1.0) is None and _scaled(weight.flatten()[:PROBE]) is None:
+    low, high = (end.item() for end in torch.aminmax(weight))
+    largest = max(-low, high)
+    if not math.isfinite(largest):
         return None
-    plain = _halved(weight, 1.0)
-    return (plain, 1.0) if plain is not None else _scaled(weight)
-
-
-def _scaled(weight: torch.Tensor) -> tuple[torch.Tensor, float] | None:
-    """The same with the largest element brought near the top of float16's range, so that small ones keep their bits."""
-    largest = weight.abs().max().item()
-    if not 0 < largest < math.inf:
-        return None
-    factor = 2.0 ** math.floor(math.log2(HALF_MAX / largest))
-    half = _halved(weight, factor)
-    return (half, 1 / factor) if half is not None else None
+    # the second brings the largest element near the top of float16's range, so that small ones keep their bits
+    factors = (1.0, 2.0 ** math.floor(math.log2(HALF_MAX / largest))) if largest else (1.0,)
+    for factor in factors:
+        if _halved(weight.flatten()[:PROBE], factor) is not None:
+            half = _halved(weight, factor)
+            if half is not None:
+                return half, 1 / factor
+    return None
 
 
 def _halved(weight: torch.Tensor, factor: float) -> torch.Tensor | None:

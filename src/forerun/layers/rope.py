@@ -1,8 +1,8 @@
 """Rotary positions (2104.09864) and their stretched forms: linear, llama3, yarn (2309.00071), longrope (2402.13753).
 
 A pair of dimensions is one complex number here, so a rotation is one multiplication; `interleave` reorders weights
-that keep the two halves of a head apart. Does not: change with the length of the sequence. Where longrope switches
-from its short to its long factors, a key's rotation depends on its own position alone, so a cached pass equals a full one.
+that keep the two halves of a head apart. Does not: change with the length of the sequence. Where longrope goes from
+short to long factors, a key's rotation depends on its own position alone, so a cached pass equals a full one.
 """
 
 import math
@@ -62,7 +62,7 @@ def interleave(rows: torch.Tensor, heads: int, dim: int) -> torch.Tensor:
     """Reorder [heads * size, ...] so that the pair (i, i + dim/2) of every head becomes (2i, 2i + 1)."""
     size = rows.shape[0] // heads
     order = [*torch.arange(dim).view(2, -1).t().flatten().tolist(), *range(dim, size)]
-    return rows.unflatten(0, (heads, size))[:, order].flatten(0, 1)
+    return rows.view(heads, size, *rows.shape[1:])[:, order].flatten(0, 1)
 
 
 def frequencies(dim: int, theta: float) -> torch.Tensor:

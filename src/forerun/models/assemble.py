@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from forerun.errors import ModelError
-from forerun.layers.linear import Linear, linear
+from forerun.layers.linear import DenseLinear, Linear, linear
 from forerun.layers.mlp import Mlp
 from forerun.layers.norm import LayerNorm, Norm, RmsNorm
 from forerun.layers.rope import interleave
@@ -20,7 +20,7 @@ from forerun.models.contract import ModelInfo
 from forerun.models.recipe import Names, Recipe, TransformerConfig
 from forerun.models.transformer import Ends, Layer, LayerWeights, Transformer, parts
 from forerun.types import KVLayout
-from forerun.weights.load import Checkpoint
+from forerun.weights.load import Checkpoint, trim
 
 Shape = tuple[int, ...]
 
@@ -137,6 +137,13 @@ class Reader:
             self.release(name)
         return tensor
 
+    def linear(self, name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """The fastest form of a weight that `name` names; its pages are given back if it was copied."""
+        made = linear(weight, bias)
+        if not isinstance(made, DenseLinear):
+            self.release(name)
+        return made
+
     def optional(self, name: str, *, present: bool) -> torch.Tensor | None:
         return self.get(name) if present else None
 
@@ -189,7 +196,7 @@ class Assembler:
 
     def _linear(self, name: str, *, bias: bool) -> Linear:
         weight = self._weight(name)
-        return linear(weight, self.reader.optional(f"{name}.bias", present=bias))
+        return self.reader.linear(f"{name}.weight", weight, self.reader.optional(f"{name}.bias", present=bias))
 
     def _weight(self, name: str) -> torch.Tensor:
         weight = self.reader.get(f"{name}.weight")
@@ -281,9 +288,12 @@ class Assembler:
 def assemble(recipe: Recipe, checkpoint: Checkpoint, info: ModelInfo) -> Transformer:
     """The decoder that a recipe and a checkpoint make; `info` says its name, precision and device."""
     reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
-    parts = Assembler(recipe, reader)
-    layers = [parts.layer(index) for index in range(recipe.config.num_layers)]
-    ends = parts.ends()
+    assembler, layers = Assembler(recipe, reader), []
+    for index in range(recipe.config.num_layers):
+        layers.append(assembler.layer(index))
+        trim()
+    ends = assembler.ends()
+    trim()
     return Transformer(recipe.config, replace(info, weight_bytes=_nbytes(ends, layers)), ends, layers)
 
 

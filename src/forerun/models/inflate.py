@@ -16,6 +16,7 @@ from forerun.layers.mlp import Mlp
 from forerun.models.recipe import TransformerConfig
 from forerun.models.transformer import Layer, Transformer, parts
 from forerun.types import KVLayout
+from forerun.weights.load import trim
 
 DEPTHS = ((700_000_000, 24), (3_000_000_000, 32), (float("inf"), 48))  # parameters up to, layers
 LEAST = 8  # added layers, where the model is as deep as real ones already
@@ -76,4 +77,5 @@ def _layers(model: Transformer, config: TransformerConfig, width: int, noise: to
         up = random(width * (2 if config.gated else 1), hidden)
         mlp = Mlp(up, nothing(hidden, width), config.activation, gated=config.gated)
         weights = replace(like, qkv=random(q + 2 * kv, hidden), o=nothing(hidden, q), mlp=mlp, window=None)
+        trim()
         yield Layer(config, index, weights)

@@ -51,7 +51,7 @@ class _One(Registry):
 
 
 def check(member: Spelled, family: str | None = None) -> list[str]:
-    """Run every law that binds this member; the names of those that held. Raises LawError for the first that does not."""
+    """Run every law that binds this member; the names of those that held. Raises LawError for the first broken one."""
     choice = find(member, family)
     held: list[str] = []
     for name, law in laws_of(choice):
@@ -174,4 +174,3 @@ _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
     "decoder": _of_decoder,
     "cache": _of_cache,
 }
-

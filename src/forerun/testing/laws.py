@@ -23,7 +23,7 @@ from forerun.rng import Rng
 from forerun.schedulers.contract import Candidate
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
-from forerun.testing.toy import Ask, Rig, Spelled, Tokens, Toy
+from forerun.testing.toy import Ask, Rig, Tokens, Toy
 from forerun.types import Context, Draft, Outcome, Sampling
 
 TIGHT = 1e-9  # float64 toys: what rounding leaves
@@ -82,12 +82,13 @@ def _variants(options: Any) -> Iterator[Any]:  # noqa: ANN401 - a member's own O
     """The options with one field changed at a time."""
     for f in fields(options):
         value = getattr(options, f.name)
-        changed = {bool: lambda v: not v, int: lambda v: v + 1, float: lambda v: v + 0.25, str: lambda v: f"{v},(x)"}
-        if type(value) in changed:
-            try:
-                yield replace(options, **{f.name: changed[type(value)](value)})
-            except ConfigError:  # the option knows its limits, and this is beyond them
-                continue
+        changed = {bool: not value, str: f"{value},(x)"}.get(type(value))
+        if changed is None and isinstance(value, (int, float)):
+            changed = value + 1 if isinstance(value, int) else value + 0.25
+        try:
+            yield replace(options, **{f.name: changed}) if changed is not None else options
+        except ConfigError:  # the option knows its limits, and this is beyond them
+            continue
 
 
 def _refusal(registry: Registry, spelled: str) -> str:
@@ -105,7 +106,7 @@ class _Recorder(Drafter):
     """Passes everything on, and writes down what was drafted and what became of it."""
 
     def __init__(self, inner: Drafter) -> None:
-        self.inner, self.facts, self.hidden = inner, inner.facts, inner.hidden  # type: ignore[misc]
+        self.inner, self.facts, self.hidden = inner, inner.facts, inner.hidden
         self.log: dict[int, list[tuple[Any, ...]]] = {}
 
     def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
@@ -272,7 +273,9 @@ def chunks_do_not_matter(toy: Toy) -> None:
 def seeds_are_plain_decodings(toy: Toy) -> None:
     """A coupled verifier: the text is not only distributed as plain decoding's, with the same seed it is the same."""
     asks = [Ask(p, replace(SEEDED, seed=seed)) for seed, p in enumerate(PROMPTS * 2)]
-    require(_together(toy, asks) == _together(toy.plain(), asks), f"{spelled(toy)} differs from plain decoding by seed.")
+    require(
+        _together(toy, asks) == _together(toy.plain(), asks), f"{spelled(toy)} differs from plain decoding by seed."
+    )
 
 
 def _together(toy: Toy, asks: Sequence[Ask]) -> list[Tokens]:
@@ -365,4 +368,6 @@ def picks_fit(scheduler: Choice) -> None:
         require(len({p.id for p in picks}) == len(picks), f"{told}; pick each request once.")
         require(all(1 <= p.count <= pending[p.id] for p in picks), f"{told}; pick what is pending.")
         admitted = asked.admit([replace(c, running=False) for c in candidates])
-        require(sorted(admitted) == sorted(c.id for c in candidates), f"{scheduler.spelling!r} does not admit everybody.")
+        require(
+            sorted(admitted) == sorted(c.id for c in candidates), f"{scheduler.spelling!r} does not admit everybody."
+        )

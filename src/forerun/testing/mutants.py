@@ -33,11 +33,11 @@ class Rule:
     """Rejection sampling in its parts; the defaults are right."""
 
     lenience: float = 1.0
-    q_of: Callable[[Draft, int], int] = lambda draft, child: child  # whose q a node is judged by
+    q_of: Callable[[Draft, int], int] = lambda _draft, child: child  # whose q a node is judged by
     rest: Callable[[Refused], Dist] = lambda r: r.p.minus(r.q)
-    bonus: Callable[[Draft, Target, int], Dist] = lambda draft, target, node: target[node]
+    bonus: Callable[[Draft, Target, int], Dist] = lambda _draft, target, node: target[node]
     accept_key: Callable[[int, int], Key] = lambda depth, child: (Purpose.ACCEPT, depth, child)
-    draw_key: Callable[[int, int], Key] = lambda depth, last: (Purpose.TARGET, depth, 0)
+    draw_key: Callable[[int, int], Key] = lambda depth, _last: (Purpose.TARGET, depth, 0)
 
 
 class Mutant(SoloVerifier):
@@ -50,7 +50,7 @@ class Mutant(SoloVerifier):
         self.options = options
 
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
-        rule, node, path, last = self.options, -1, (), -1
+        rule, node, last, path = self.options, -1, -1, tuple[int, ...]()
         while True:
             p, children = target[node], draft.children(node)
             for child in children:
@@ -96,7 +96,7 @@ MUTANTS: dict[str, Rule] = {
     "accepted by the q of another row": Rule(q_of=lambda draft, child: min(child + 1, len(draft) - 1)),
     "redrawn from p, not from the residual": Rule(rest=lambda r: r.p),
     "the residual of a point where q is soft": Rule(rest=_soft),
-    "one number for all positions": Rule(accept_key=lambda depth, child: (Purpose.ACCEPT, 0, 0)),
+    "one number for all positions": Rule(accept_key=lambda _depth, _child: (Purpose.ACCEPT, 0, 0)),
     "one number to accept and to draw": Rule(draw_key=_last_key),
     "accepted by a twentieth too often": Rule(lenience=1.05),
     "a residual in half precision": Rule(rest=_half),

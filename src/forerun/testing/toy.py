@@ -120,7 +120,7 @@ class Toy:
     cache: Spelled = "contiguous"
     model: Model = field(default_factory=lambda: ToyModel(3, 0))
     config: Config = field(default_factory=lambda: Config(max_requests=32, max_step_tokens=4096))
-    decode: Callable[..., str] = lambda tokens: "".join(chr(97 + token) for token in tokens)  # noqa: E731
+    decode: Callable[..., str] = lambda tokens: "".join(chr(97 + token) for token in tokens)
 
     @property
     def choices(self) -> Choices:
@@ -145,7 +145,7 @@ class Toy:
         watched = replace(setup, open_model=open_model)
         return Rig(assemble(self.choices, self.config, self.model, watched, self.decode), runners)
 
-    def resized(self, **sizes: int) -> "Toy":
+    def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""
         return replace(self, config=replace(self.config, **sizes))
 

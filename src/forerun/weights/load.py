@@ -3,8 +3,10 @@
 Does not: read pickles, follow an index out of its folder, or believe a header that the file does not bear out.
 """
 
+import ctypes
 import json
 import mmap
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,12 @@ class Checkpoint:
             with file.open("rb") as stream:
                 self._maps[file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._maps[file]
+
+
+def trim() -> None:
+    """Give freed memory back to the system: glibc keeps what short-lived copies of large tensors took."""
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""StableLM 2 (2402.17834): layer norms, a quarter of each head turns; normed heads or parallel residual if asked for."""
+"""StableLM 2 (2402.17834): layer norms, a quarter of each head turns; normed heads, parallel residual if asked."""
 
 from forerun.models.recipe import Names, Recipe, Settings, TransformerConfig, rope_of, shape_of
 

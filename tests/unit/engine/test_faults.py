@@ -1,0 +1,199 @@
+"""R14 and R15: a drafter that fails costs its draft; a broken row costs its request; neighbours never change."""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from forerun.config import Choice, Config
+from forerun.drafters.contract import SoloDrafter
+from forerun.models.contract import Model
+from forerun.models.toy import ToyModel
+from forerun.testing import Ask, Toy
+from forerun.types import Dist, Draft, Facts, PassOutput, Sampling
+
+V = 5
+MODEL = ToyModel(V, 3)
+SIZES = Config(max_requests=8, max_step_tokens=512)
+WORK = [Ask((0, 1, 2, 0, 1), Sampling(temperature=seed % 2, max_tokens=12, seed=seed)) for seed in range(4)]
+PATIENCE = {"hangs": 0.2}  # seconds; the others have the default, so that a slow machine cannot make them fail
+CACHES = ["contiguous", "paged:block_size=4"]
+
+
+def chain(*tokens, **columns):
+    return Draft(tokens, tuple(range(-1, len(tokens) - 1)), source="bad", **columns)
+
+
+def hang():
+    while True:
+        time.sleep(0.01)
+
+
+NONSENSE = {
+    "raises": lambda: 1 / 0,
+    "hangs": hang,
+    "an id beyond the vocabulary": lambda: chain(V),
+    "a negative id": lambda: chain(-1),
+    "more nodes than the budget": lambda: chain(*[0] * 50),
+    "a column of another length": lambda: Draft((0, 1), (-1,), source="bad"),
+    "q of another length": lambda: chain(0, 1, q=(None,)),
+    "a parent that comes later": lambda: Draft((0, 1), (1, -1), source="bad"),
+    "its own parent": lambda: Draft((0,), (0,), source="bad"),
+    "q that is zero at its token": lambda: chain(0, q=(Dist(np.array([0, 1, 0, 0, 0.0])),)),
+    "q that is not a number": lambda: chain(0, q=(Dist(np.full(V, np.nan)),)),
+    "q of a smaller vocabulary": lambda: chain(4, q=(Dist(np.array([0.5, 0.5])),)),
+    "nothing at all": lambda: None,
+    "no draft": lambda: "draft",
+    "a list for a tuple": lambda: Draft([0, 1], [-1, 0], source="bad"),
+    "ids that are no integers": lambda: chain(0.0, 1.5),
+    "ids of another library": lambda: chain(np.int64(0), np.int64(1)),
+    "text for ids": lambda: chain("a"),
+}
+
+
+class BadDrafter(SoloDrafter):
+    """Proposes what its options say, for the third request only, if at all."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        what: str = "raises"
+        where: str = "propose"
+
+    def __init__(self, options, setup):
+        self.options = options
+
+    def _fail(self, where, context):
+        if where == self.options.where and context.id == 2:
+            return NONSENSE[self.options.what]()
+        return Draft()
+
+    def start(self, context):
+        return self._fail("start", context)
+
+    def propose_one(self, context, budget):
+        return self._fail("propose", context)
+
+    def observe(self, batch, outcomes):
+        for context in batch:
+            self._fail("observe", context)
+
+    def stop(self, context):
+        self._fail("stop", context)
+
+
+def bad(what, where="propose"):
+    return Choice("drafter", "bad", BadDrafter, BadDrafter.Options(what, where))
+
+
+def patient(what):
+    return replace(SIZES, draft_timeout=PATIENCE.get(what, SIZES.draft_timeout))
+
+
+def plain():
+    return [t.tokens for t in Toy(model=MODEL, config=SIZES).plain().build().write(WORK)]
+
+
+@pytest.mark.parametrize("verifier", ["match", "rejection"])
+@pytest.mark.parametrize("what", NONSENSE)
+def test_a_drafter_that_talks_nonsense_changes_nothing(what, verifier):
+    rig = Toy(drafter=bad(what), verifier=verifier, model=MODEL, config=patient(what)).build()
+    texts = rig.write(WORK)
+    assert [t.tokens for t in texts] == plain()
+    assert {t.finish_reason for t in texts} == {"length"}
+    assert rig.engine.stats.draft_failures > 0
+    assert rig.engine.cache.free() == rig.rooms[0]
+    assert all(type(token) is int for t in texts for token in t.tokens)
+
+
+@pytest.mark.parametrize("where", ["start", "observe", "stop"])
+@pytest.mark.parametrize("what", ["raises", "hangs"])
+def test_a_drafter_that_fails_elsewhere_changes_nothing(what, where):
+    rig = Toy(drafter=bad(what, where), model=MODEL, config=patient(what)).build()
+    assert [t.tokens for t in rig.write(WORK)] == plain()
+    assert rig.engine.stats.draft_failures > 0
+
+
+def test_a_drafter_that_recovers_is_asked_again():
+    class Moody(BadDrafter):
+        calls = 0
+
+        def propose_one(self, context, budget):
+            self.calls += 1
+            if self.calls <= 3:
+                raise ValueError
+            return Draft.chain([context.tokens[-1]], "moody")
+
+    sampling = Sampling(max_tokens=50, temperature=0)
+    rig = Toy(drafter=Moody, model=MODEL, config=SIZES).build()
+    text = rig.write([Ask((0,), sampling)])[0]
+    assert rig.engine.stats.draft_failures == 3
+    assert rig.said[0][-1].stats.drafted > 0
+    assert text.tokens == Toy(model=MODEL).plain().build().write([Ask((0,), sampling)])[0].tokens
+
+
+# R14
+
+
+class Poisoned(Model):
+    """A toy whose logits after one token are not numbers; the model of one request in a batch, so to speak."""
+
+    def __init__(self, inner, token, value):
+        self.inner, self.info, self.token, self.value = inner, inner.info, token, value
+
+    def forward(self, work, cache):
+        output = self.inner.forward(work, cache)
+        rows = work.tokens if work.logits is None else work.tokens[work.logits]
+        logits = torch.where((rows == self.token)[:, None], self.value, output.logits)
+        return PassOutput(logits, output.hidden)
+
+
+POISON = V - 1
+KINDS = {"greedy": {"temperature": 0}, "sampled": {}, "shaped": {"top_k": 3, "repetition_penalty": 1.2}}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("drafter", ["none", "ngram:min_match=1", f"draft-model:model=toy:9:{V}"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_row_ends_its_own_request_only(kind, value, drafter, cache):
+    """The neighbours may not write the token that breaks the model; the victim's prompt ends with it."""
+    allowed = tuple(range(POISON))
+    work = [
+        Ask((0, 1, 2, seed % 4), Sampling(max_tokens=10, seed=seed, allowed_tokens=allowed, **KINDS[kind]))
+        for seed in range(3)
+    ]
+    toy = Toy(drafter=drafter, cache=cache, model=Poisoned(MODEL, POISON, value), config=SIZES)
+    wanted = toy.build().write(work)
+    rig = toy.build()
+    victim = replace(work[0], prompt=(0, 1, POISON))
+    numbers = [rig.add(ask) for ask in (work[0], victim, work[1], work[2])]
+    rig.finish()
+    texts = [rig.text(number) for number in numbers]
+    assert texts[1].finish_reason == "error"
+    assert "finite" in texts[1].error
+    assert texts[1].tokens == ()
+    assert [texts[i] for i in (0, 2, 3)] == wanted
+    assert all(0 <= token < V for text in texts for token in text.tokens)
+    assert rig.engine.stats.failed_requests == 1
+    assert all(cache.free() == room for cache, room in zip(rig.caches, rig.rooms, strict=True))
+    rig.engine.cache.check()
+
+
+def test_a_row_that_breaks_later_keeps_what_was_written():
+    rig = Toy(model=Poisoned(MODEL, POISON, float("nan"))).build()
+    texts = rig.write([Ask((0,), Sampling(seed=seed, max_tokens=40)) for seed in range(8)])
+    assert all(t.finish_reason == ("error" if POISON in t.tokens else "length") for t in texts)
+    assert all(t.tokens.index(POISON) == len(t.tokens) - 1 for t in texts if POISON in t.tokens)
+
+
+def test_a_broken_draft_model_costs_its_drafts(monkeypatch):
+    """NaN in the small model: q is not a number, no token is drawn from it, plain decoding goes on."""
+    monkeypatch.setattr("forerun.models.toy.toy_by_name", lambda _: Poisoned(ToyModel(V, 9), 1, float("nan")))
+    rig = Toy(drafter="draft-model:model=toy:9", verifier="match", model=MODEL, config=SIZES).build()
+    assert [t.tokens for t in rig.write(WORK)] == plain()
+    assert rig.engine.stats.draft_failures > 0
+    assert rig.runners[0].cache.free() == rig.rooms[1]
