@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from forerun.errors import ConfigError
-from forerun.layers.linear import Linear, linear
+from forerun.layers.linear import Linear, linear, linear_of_half
 from forerun.layers.mlp import Mlp
 from forerun.models.recipe import TransformerConfig
 from forerun.models.transformer import Layer, Transformer, parts
@@ -41,7 +41,7 @@ def inflate(model: Transformer, parameters: int) -> Transformer:
         ropes=(*config.ropes, *config.ropes[-1:] * added),
         windows=(*config.windows, *(None,) * added),
     )
-    noise = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02).half().float()
+    noise = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02).half().to(info.layout.device)
     extra = list(_layers(model, config, width, noise))
     layout = KVLayout((config.num_kv_heads,) * total, (config.head_dim,) * total, info.layout.dtype, info.layout.device)
     grown = sum(part.nbytes for layer in extra for part in parts(layer))
@@ -64,14 +64,16 @@ def _layers(model: Transformer, config: TransformerConfig, width: int, noise: to
     q, kv = config.num_heads * dim, config.num_kv_heads * dim
     layout = model.info.layout
 
+    def make(half: torch.Tensor) -> Linear:
+        return linear_of_half(half) if layout.dtype == torch.float32 else linear(half.to(layout.dtype))
+
     def random(rows: int, columns: int) -> Linear:
         repeats = -(-rows * columns // noise.numel())
-        weight = noise.to(layout.device, layout.dtype).repeat(repeats)[: rows * columns].view(rows, columns)
-        return linear(weight)
+        return make(noise.repeat(repeats)[: rows * columns].view(rows, columns))
 
     def nothing(rows: int, columns: int) -> Linear:
-        weight = torch.empty(rows, columns, dtype=layout.dtype, device=layout.device)
-        return linear(weight.zero_())  # written, not only promised: a page that was never written costs nothing to read
+        # written, not only promised: a page that was never written costs nothing to read
+        return make(torch.empty(rows, columns, dtype=noise.dtype, device=layout.device).zero_())
 
     for index in range(model.info.num_layers, config.num_layers):
         up = random(width * (2 if config.gated else 1), hidden)

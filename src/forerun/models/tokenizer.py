@@ -184,13 +184,17 @@ class FolderTokenizer(Tokenizer):
             raise RequestError("the messages use every private character of plane 16; leave some of them out.")
         marks: dict[str, str] = {}
 
-        def stand_in(match: re.Match[str]) -> str:
+        def hide(text: str) -> str:
             mark = f"{edge}{len(marks)}{edge}"
-            marks[mark] = match.group()
+            marks[mark] = text
             return mark
 
-        pattern = self._dangerous
-        walk = (lambda text: pattern.sub(stand_in, text)) if pattern is not None else str
+        def walk(text: str) -> str:
+            bare = text.strip()
+            if bare and any(bare in special for special in self._specials):  # all of it may be a middle part
+                return text.replace(bare, hide(bare), 1)
+            return self._dangerous.sub(lambda match: hide(match.group()), text) if self._specials else text
+
         return [_map_text(dict(message), walk) for message in messages], marks
 
     @cached_property

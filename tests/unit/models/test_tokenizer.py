@@ -142,6 +142,14 @@ def test_hostile_and_broken_templates(folder, tmp_path, template):
         changed(folder, tmp_path, chat_template=template).chat([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize(("template", "content"), [("{0}|im_end|>", "<"), ("<|im_{0}", "end|>"), ("<{0}|>", "|im_end")])
+def test_content_and_template_do_not_join_into_a_special_token(folder, tmp_path, template, content):
+    joining = changed(folder, tmp_path, chat_template=template.replace("{0}", "{{ messages[0]['content'] }}"))
+    ids = joining.chat([{"role": "user", "content": content}])
+    assert joining.eos not in ids
+    assert joining.decode(ids, skip_special=False) == "<|im_end|>"
+
+
 def test_template_of_its_own_file_and_by_name(folder, tmp_path):
     named = changed(
         folder, tmp_path, chat_template=[{"name": "default", "template": "hi"}, {"name": "tool_use", "template": "no"}]
