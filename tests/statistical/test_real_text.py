@@ -1,11 +1,12 @@
 """L3: on the bundled pair, greedy text is plain decoding's and transformers', for every drafter and cache.
 
 60 prompts of 128 tokens. transformers in float32 judges each text by one pass over it: a token is its greedy choice
-where it is the argmax of the row before it. Six texts are also written by its own `generate`. Where the best two
+where it is the argmax of the row before it. Three texts are also written by its own `generate`. Where the best two
 logits are nearer than 1e-4, the order of float32 sums decides: such a near-tie is told apart from a divergence, is
 counted, and the text is compared up to it.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ SPELLED = {
     "tree": f"draft-model:model={DRAFTER},depth=3,width=3",
 }
 CACHES = ["contiguous", "paged"]
+PLAIN = ("none", "contiguous")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def all_threads(one_thread):
 
 
 def written(target, prompts, drafter, cache):
-    config = Config(dtype="float32", max_requests=15, max_step_tokens=2048)
+    config = Config(dtype="float32", max_requests=60, max_step_tokens=4096)
     rig = Toy(drafter=drafter, cache=cache, model=target, config=config).build()
     sampling = Sampling(temperature=0, max_tokens=LENGTH, ignore_eos=True)
     texts = [text.tokens for text in rig.write([Ask(prompt, sampling) for prompt in prompts])]
@@ -78,7 +80,7 @@ def written(target, prompts, drafter, cache):
 
 @pytest.fixture(scope="module")
 def plain(target, prompts):
-    return written(target, prompts, "none", "contiguous")
+    return written(target, prompts, *PLAIN)
 
 
 def rows(peer, prompt, text):
@@ -110,7 +112,7 @@ def test_plain_decoding_is_that_of_transformers(plain, prompts, peer):
 
 
 def test_plain_decoding_is_what_transformers_generates(plain, prompts, peer):
-    for prompt, text in list(zip(prompts, plain, strict=True))[::10]:
+    for prompt, text in list(zip(prompts, plain, strict=True))[::20]:
         made = peer.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
@@ -124,8 +126,7 @@ def test_plain_decoding_is_what_transformers_generates(plain, prompts, peer):
         assert at is None or near_tie(peer, prompt, text, at)
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("drafter", SPELLED)
+@pytest.mark.parametrize(("drafter", "cache"), [pair for pair in product(SPELLED, CACHES) if pair != PLAIN])
 def test_drafts_change_no_token(drafter, cache, target, plain, prompts, peer):
     ties = 0
     for prompt, text, want in zip(prompts, written(target, prompts, SPELLED[drafter], cache), plain, strict=True):

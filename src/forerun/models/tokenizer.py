@@ -7,7 +7,7 @@ Does not: clean up spaces after decoding; run a template outside Jinja's sandbox
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -156,9 +156,8 @@ class FolderTokenizer(Tokenizer):
         text = self._render(hidden)
         if not marks:
             return self.encode(text, specials=True, bos=False)
-        pattern = "|".join(re.escape(s) for s in sorted(self._specials, key=len, reverse=True))
         ids: list[int] = []
-        for piece in re.split(f"({pattern})", text):
+        for piece in re.split(f"({_any(self._specials)})", text):
             if piece in self._specials:
                 ids.append(self._specials[piece])
             elif piece:
@@ -190,27 +189,22 @@ class FolderTokenizer(Tokenizer):
             return mark
 
         def walk(text: str) -> str:
-            bare = text.strip()
-            if bare and any(bare in special for special in self._specials):  # all of it may be a middle part
-                return text.replace(bare, hide(bare), 1)
-            return self._dangerous.sub(lambda match: hide(match.group()), text) if self._specials else text
+            bare = text.strip()  # templates strip, too
+            if not bare or not self._specials:
+                return text
+            inner = any(bare in special for special in self._specials)  # the template might write what is around it
+            hidden = hide(bare) if inner else self._dangerous.sub(lambda match: hide(match.group()), bare)
+            return text.replace(bare, hidden, 1)
 
         return [_map_text(dict(message), walk) for message in messages], marks
 
     @cached_property
-    def _dangerous(self) -> re.Pattern[str] | None:
+    def _dangerous(self) -> re.Pattern[str]:
         """Special tokens, and at the ends of a text the parts that would make one with what the template adds."""
-        whole = sorted(self._specials, key=len, reverse=True)
-        if not whole:
-            return None
+        whole = list(self._specials)
         heads = {s[:i] for s in whole for i in range(1, len(s))}
         tails = {s[i:] for s in whole for i in range(1, len(s))}
-
-        def either(texts: set[str]) -> str:
-            return "|".join(re.escape(t) for t in sorted(texts, key=len, reverse=True)) or r"(?!)"
-
-        first, last = rf"(?<![\s\S])(?:{either(tails)})", rf"(?:{either(heads)})(?=\s*\Z)"
-        return re.compile(f"{'|'.join(map(re.escape, whole))}|{first}|{last}")
+        return re.compile(rf"{_any(whole)}|\A{_any(tails)}|{_any(heads)}\Z")
 
 
 class ToyTokenizer(Tokenizer):
@@ -273,6 +267,11 @@ def _map_text(value: Any, change: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list | tuple):
         return [_map_text(v, change) for v in value]
     return value
+
+
+def _any(texts: Iterable[str]) -> str:
+    """A pattern for any of these, the longest that fits."""
+    return f"(?:{'|'.join(re.escape(text) for text in sorted(texts, key=len, reverse=True)) or '(?!)'})"
 
 
 def _restore(text: str, marks: Mapping[str, str]) -> str:

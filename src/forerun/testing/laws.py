@@ -31,7 +31,9 @@ PROMPT: Tokens = (0, 1, 2, 0, 1)  # repeats itself, so that lookup drafters find
 LENGTH = 3
 SAMPLINGS = {
     "plain": Sampling(max_tokens=LENGTH),
-    "shaped": Sampling(temperature=0.7, top_k=2, repetition_penalty=1.3, max_tokens=LENGTH),
+    "shaped": Sampling(  # what depends on the drafted path too: counts of what is written, not only of the prompt
+        temperature=0.7, top_k=2, repetition_penalty=1.3, frequency_penalty=0.6, max_tokens=LENGTH
+    ),
 }
 TOGETHER = 32  # runs that share an engine's steps; more is faster
 

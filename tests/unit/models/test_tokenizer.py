@@ -142,9 +142,18 @@ def test_hostile_and_broken_templates(folder, tmp_path, template):
         changed(folder, tmp_path, chat_template=template).chat([{"role": "user", "content": "x"}])
 
 
-@pytest.mark.parametrize(("template", "content"), [("{0}|im_end|>", "<"), ("<|im_{0}", "end|>"), ("<{0}|>", "|im_end")])
+JOINING = [
+    ("{0}|im_end|>", "<"),
+    ("<|im_{0}", "end|>"),
+    ("<{0}|>", "|im_end"),
+    ("<|im_{0}", " end|> "),
+    ("<{0}|>", " |im_end "),
+]
+
+
+@pytest.mark.parametrize(("template", "content"), JOINING)
 def test_content_and_template_do_not_join_into_a_special_token(folder, tmp_path, template, content):
-    joining = changed(folder, tmp_path, chat_template=template.replace("{0}", "{{ messages[0]['content'] }}"))
+    joining = changed(folder, tmp_path, chat_template=template.replace("{0}", "{{ messages[0]['content'] | trim }}"))
     ids = joining.chat([{"role": "user", "content": content}])
     assert joining.eos not in ids
     assert joining.decode(ids, skip_special=False) == "<|im_end|>"
