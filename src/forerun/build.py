@@ -78,9 +78,18 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
 
 def load_target(config: Config) -> Model:
-    """The target, and the number of threads that its passes use."""
-    torch.set_num_threads(config.threads or os.cpu_count() or 1)
-    return load_model(config.model, config.dtype, device_of(config))
+    """The target, and the number of threads that its passes use.
+
+    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
+    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
+    """
+    model = load_model(config.model, config.dtype, device_of(config))
+    small = model.info.weight_bytes < _SHARED_FROM
+    torch.set_num_threads(config.threads or (1 if small else os.cpu_count() or 1))
+    return model
+
+
+_SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
 
 
 def device_of(config: Config) -> str:

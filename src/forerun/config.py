@@ -119,7 +119,7 @@ class Config:
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option("auto", "auto, float32, bfloat16 or float16; auto is float32 on a CPU")
     device: str = option("auto", "auto, cpu or cuda")
-    threads: int = option(0, "threads of one pass; 0: one per core", 0)
+    threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
     max_requests: int = option(8, "requests that run at the same time", 1)
     max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
     context_length: int = option(0, "longest prompt and output together; 0: what the model was trained for", 0)

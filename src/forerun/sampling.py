@@ -39,17 +39,9 @@ class Shaper:
             return torch.nn.functional.one_hot(bent.argmax(-1), logits.shape[-1]).to(_real(logits))
         real = bent.to(_real(logits))
         p = torch.softmax(real if s.temperature == 1 else real / s.temperature, -1)
-        for wanted, cut in (
-            (s.top_k > 0, lambda p: _top_k(p, s.top_k)),
-            (s.top_p < 1, lambda p: _top_p(p, s.top_p)),
-            (s.min_p > 0, lambda p: p >= s.min_p * p.amax(-1, keepdim=True)),
-            (s.typical_p < 1, lambda p: _typical(p, s.typical_p)),
-            (s.epsilon_cutoff > 0, lambda p: _above(p, torch.full_like(p[:, :1], s.epsilon_cutoff))),
-            (s.eta_cutoff > 0, lambda p: _above(p, _eta(p, s.eta_cutoff))),
-        ):
-            if wanted:
-                p = torch.where(cut(p), p, 0)
-                p = p / p.sum(-1, keepdim=True)
+        for cut in _cuts(s):
+            p = torch.where(cut(p), p, 0)
+            p = p / p.sum(-1, keepdim=True)
         return p
 
     def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
@@ -143,6 +135,27 @@ def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     own = values[token]
     rank = int((values > own).sum()) + 1
     return Logprob(float(own), rank, tuple((t, float(values[t])) for t in order))
+
+
+Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that stay, bool [n, vocab]
+
+
+def _cuts(s: Sampling) -> list[Cut]:
+    """The cut-offs that are asked for, in their order."""
+    cuts: list[Cut] = []
+    if s.top_k > 0:
+        cuts.append(lambda p: _top_k(p, s.top_k))
+    if s.top_p < 1:
+        cuts.append(lambda p: _top_p(p, s.top_p))
+    if s.min_p > 0:
+        cuts.append(lambda p: p >= s.min_p * p.amax(-1, keepdim=True))
+    if s.typical_p < 1:
+        cuts.append(lambda p: _typical(p, s.typical_p))
+    if s.epsilon_cutoff > 0:
+        cuts.append(lambda p: _above(p, torch.full_like(p[:, :1], s.epsilon_cutoff)))
+    if s.eta_cutoff > 0:
+        cuts.append(lambda p: _above(p, _eta(p, s.eta_cutoff)))
+    return cuts
 
 
 def _real(logits: torch.Tensor) -> torch.dtype:

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ids, laws = [], []
     for name, law in cases(family):
         label = name.partition(" | ")[2]
-        owner = _LABELS.setdefault(label, name) if ":" in label else name
+        owner = _LABELS.setdefault(label, name) if " x " in label else name  # a whole engine
         if owner == name:
             marks = [pytest.mark.xfail(reason=KNOWN[name], strict=True)] if name in KNOWN else []
             ids.append(name)

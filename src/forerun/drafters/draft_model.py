@@ -62,7 +62,7 @@ class DraftModelDrafter(Drafter):
         """`model`: a folder ("" takes the one that the target's folder names); width 1 is a chain."""
 
         model: str = ""
-        depth: int = 4
+        depth: int = 3
         width: int = 1
         threshold: float = 0.0  # stop where a path's probability falls below this
         cache: str = "contiguous"

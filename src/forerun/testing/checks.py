@@ -118,7 +118,8 @@ def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
 
 def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
-        yield f"a draft: {verifier}", partial(laws.a_draft_is_a_draft, Toy(drafter=drafter, verifier=verifier))
+        toy = Toy(drafter=drafter, verifier=verifier)
+        yield f"a draft: {laws.spelled(toy)}", partial(laws.a_draft_is_a_draft, toy)
         for cache in CACHES:
             engines = toys(drafter=drafter, verifier=verifier, cache=cache)
             if all(part.facts.exact for part in (VERIFIERS[verifier], CACHES[cache])):  # else it proves nothing here
