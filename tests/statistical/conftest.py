@@ -43,9 +43,9 @@ def fit():
     return Fit
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")  # before what a module shares is made
 def one_thread():
-    """Tiny passes are too small to share."""
+    """Small passes are too small to share; on a busy machine, waking threads takes a hundred times as long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,8 +1,8 @@
 """L2, L4 and L5: the whole engine. Counted laws, seeds, and reported log-probabilities.
 
 L2 counts the first four tokens of n texts per drafter and cache, through scheduler, cache and rollback, each text
-under a seed of its own: n = 5,000 on a toy table, and 3,000 on a small transformer, whose law comes from
-transformers in float64. This sees what is wrong with rows: a bonus from the wrong one (1,530 texts suffice) and a
+under a seed of its own: n = 3,000, on a toy table and on a small transformer, whose law comes from transformers in
+float64. This sees what is wrong with rows: a bonus from the wrong one (1,530 texts suffice) and a
 residual of the wrong one (1,640). The finer mutants are seen by test_sampler.py, and all of them, on every drafter and
 cache, by enumeration (tests/contracts).
 """
@@ -60,7 +60,7 @@ def count(toy, n):
 @pytest.mark.parametrize("cache", ["contiguous", SMALL_POOL])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_engine_follows_the_law(drafter, cache, fit):
-    counts, rig = count(Toy(drafter=DRAFTERS[drafter], cache=cache, model=TOY, config=SIZES), 5000)
+    counts, rig = count(Toy(drafter=DRAFTERS[drafter], cache=cache, model=TOY, config=SIZES), 3000)
     found = fit(counts, law_of_toy())
     assert found.good, found
     assert (rig.engine.stats.preemptions > 0) == (cache == SMALL_POOL)

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,19 +29,24 @@ class DraftTimeoutError(Exception):
 
 
 class Watchdog:
-    """Raises DraftTimeoutError in a thread that stays in one call for longer than `timeout` seconds."""
+    """Raises DraftTimeoutError in a thread that stays in one call for longer than `timeout` seconds.
+
+    Its own thread starts with the first call and ends when nobody holds the watchdog any more.
+    """
 
     def __init__(self, timeout: float) -> None:
-        self._timeout, self._lock = timeout, threading.Lock()
-        self._wake, self._call, self._fired = threading.Event(), 0, False
+        self.timeout, self._lock = timeout, threading.Lock()
+        self._call, self._seen, self._fired = 0, 0, False
         self._busy: int | None = None  # the thread that is in a watched call
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - passes through
         """function(*arguments), or DraftTimeoutError."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="forerun-watchdog", daemon=True)
-            self._thread.start()
+        if not self._started:
+            self._started, gone = True, threading.Event()
+            weakref.finalize(self, gone.set)
+            name, watched = "forerun-watchdog", weakref.ref(self)
+            threading.Thread(target=_watch, args=(watched, gone, self.timeout), name=name, daemon=True).start()
         self._fired, self._call, self._busy = False, self._call + 1, threading.get_ident()
         try:
             return function(*arguments)
@@ -51,19 +57,23 @@ class Watchdog:
                 for _ in range(100):
                     time.sleep(0)
 
-    def _watch(self) -> None:
-        seen = 0
-        while not self._wake.wait(self._timeout):
-            with self._lock:
-                if self._busy is not None and self._call == seen and not self._fired:
-                    self._fired = True
-                    thread = ctypes.c_ulong(self._busy)
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(DraftTimeoutError))
-                seen = self._call
+    def look(self) -> None:
+        """Interrupt the call that was under way at the last look as well."""
+        with self._lock:
+            if self._busy is not None and self._call == self._seen and not self._fired:
+                self._fired = True
+                thread = ctypes.c_ulong(self._busy)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(DraftTimeoutError))
+            self._seen = self._call
 
-    def close(self) -> None:
-        """End the watching thread."""
-        self._wake.set()
+
+def _watch(watched: "weakref.ref[Watchdog]", gone: threading.Event, timeout: float) -> None:
+    """Look once per timeout; holds no reference in between, so that the watchdog can go."""
+    while not gone.wait(timeout):
+        watchdog = watched()
+        if watchdog is not None:
+            watchdog.look()
+        del watchdog
 
 
 class Guard(Drafter):
@@ -99,10 +109,6 @@ class Guard(Drafter):
 
     def stop(self, context: Context) -> None:
         self._try(None, self.inner.stop, context)
-
-    def close(self) -> None:
-        """End the watchdog."""
-        self._watchdog.close()
 
     def _try(self, otherwise: Any, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
         try:

@@ -1,7 +1,8 @@
 """Tokens -> text while it grows: no character is split, and nothing after a stop string is shown.
 
 Text is given out once later tokens cannot change it; `finish` gives the rest, so that all pieces together equal the
-decoded whole. Does not: decode by itself; the tokenizer's `decode` is the only judge of what tokens mean.
+decoded whole. Does not: decode by itself; the tokenizer's `decode` is the only judge of what tokens mean. Nor take
+back what was shown, where a tokenizer with byte fallback turns a whole run of bytes that is no text into U+FFFD.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,8 @@
 """The loop: limits, contention, aborts, shared prefixes, and a pass that fails."""
 
+import gc
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -129,3 +132,14 @@ def test_what_cannot_be_served_is_refused_at_the_door(prompt, sentence):
 def test_the_context_is_filled_to_its_last_token():
     text = toy(drafter=LONG).build().write([Ask((1,) * 60, replace(GREEDY, max_tokens=None))])
     assert len(text[0].tokens) == 4
+
+
+def test_an_engine_leaves_no_thread_behind():
+    before = threading.active_count()
+    toy().build().write(asks(1))
+    gc.collect()
+    for _ in range(100):
+        if threading.active_count() <= before:
+            return
+        time.sleep(0.02)
+    pytest.fail("the watchdog of an engine that is gone still runs")
