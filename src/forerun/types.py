@@ -43,7 +43,6 @@ class Facts:
     needs: frozenset[Need] = frozenset()
     draws: bool = False  # a drafter that samples its tokens and reports the q they were drawn from
     exact: bool = True  # the output distribution equals the target's
-    same_draws: bool = False  # a verifier whose sampled text is, with the same seed, plain decoding's own text
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     shares: bool = False  # a cache that can reuse the prefix of another request
     evidence: str | None = None  # docs/results entry that shows the effect, measured

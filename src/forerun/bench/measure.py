@@ -79,7 +79,7 @@ def comparison(config: Config, sampling: Sampling) -> tuple[bool, str]:
     inexact = [choice.spelling for choice in chosen if not choice.member.facts.exact]
     if inexact:
         return False, f"{inexact[0]} is not exact, so outputs differ from plain decoding's and are not compared"
-    if sampling.greedy or any(choice.member.facts.same_draws for choice in chosen):
+    if sampling.greedy or any(choice.member.facts.coupled for choice in chosen):
         return True, ""
     return False, "sampled: outputs have plain decoding's distribution, not its tokens, and are not compared"
 

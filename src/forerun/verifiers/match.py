@@ -15,7 +15,7 @@ from forerun.verifiers.contract import SoloVerifier
 class MatchVerifier(SoloVerifier):
     """Accept exactly what the target itself would have said."""
 
-    facts = Facts(same_draws=True, paper="2305.09781, section 4.3 (naive sampling)", coupled=True)
+    facts = Facts(paper="2305.09781, section 4.3 (naive sampling)", coupled=True)
 
     @dataclass(frozen=True)
     class Options:
