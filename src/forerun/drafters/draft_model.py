@@ -55,6 +55,7 @@ class DraftModelDrafter(Drafter):
         paper="2211.17192",
         needs=frozenset({Need.SECOND_MODEL}),
         draws=True,
+        evidence="docs/results/README.md#speed",
     )
 
     @dataclass(frozen=True)
