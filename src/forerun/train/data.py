@@ -24,7 +24,7 @@ ALIGNED = 0.5
 
 
 def default_folder() -> Path:
-    """`shared/data` beside the checkout; an installed wheel has none and asks for --data."""
+    """`../shared/data`, beside the checkout; an installed wheel has none and asks for --data."""
     return Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
