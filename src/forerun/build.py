@@ -3,7 +3,6 @@
 The only place that knows all families; the engine knows contracts, and members know nothing of each other.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
 from forerun.models.contract import Model
-from forerun.models.load import load_model
+from forerun.models.load import load_model, threads_for
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
@@ -78,18 +77,10 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
 
 def load_target(config: Config) -> Model:
-    """The target, and the number of threads that its passes use.
-
-    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
-    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
-    """
-    model = load_model(config.model, config.dtype, device_of(config))
-    small = model.info.weight_bytes < _SHARED_FROM
-    torch.set_num_threads(config.threads or (1 if small else os.cpu_count() or 1))
+    """The target, and the number of threads that torch's part of its passes uses."""
+    model = load_model(config.model, config.dtype, device_of(config), config.threads)
+    torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
-
-
-_SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
 
 
 def device_of(config: Config) -> str:
@@ -105,8 +96,8 @@ def setup_for(config: Config, model: Model) -> Setup:
     """What the members may use while they are built."""
     length = min(config.context_length or model.info.context_length, model.info.context_length)
 
-    def open_model(folder: str, cache: str) -> ModelRunner:
-        second = load_model(folder, config.dtype, device_of(config))
+    def open_model(folder: str, cache: str, dtype: str) -> ModelRunner:
+        second = load_model(folder, dtype, device_of(config), config.threads)
         return _runner(second, choose(CACHES, cache), config.max_requests, min(length, second.info.context_length))
 
     return Setup(

@@ -117,7 +117,9 @@ class Config:
     decoder: str = option("draft_verify", "what one step of a request is")
     scheduler: str = option("fcfs", "which requests run in a step")
     cache: str = option("contiguous", "how keys and values are kept")
-    dtype: str = option("auto", "auto, float32, bfloat16 or float16; auto is float32 on a CPU")
+    dtype: str = option(
+        "auto", "auto, float32, bfloat16, float16, int8 or fastest: int8 where it runs; auto is float32 on a CPU"
+    )
     device: str = option("auto", "auto, cpu or cuda")
     threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
     max_requests: int = option(8, "requests that run at the same time", 1)
@@ -144,7 +146,7 @@ class Config:
         return cls(**{key: value for key, value in keywords.items() if key in known}), rest
 
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8", "fastest")
 
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),

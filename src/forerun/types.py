@@ -119,7 +119,8 @@ class Draft:
 
     `q[i]` is what token i was drawn from, given that its elder siblings were refused; None there, or no q at all,
     means that the token was chosen: a point mass. `confidence[i]` is the drafter's own guess that node i is
-    accepted if its parent is. `source` says who guessed each node, or all of them.
+    accepted if its parent is. `source` says who guessed each node, or all of them. `error` says, in a sentence, why
+    the draft is shorter than it should be: it is counted as a failure, and the drafts of the neighbours stay.
     """
 
     tokens: tuple[int, ...] = ()
@@ -127,6 +128,7 @@ class Draft:
     q: tuple[Dist | None, ...] | None = None
     confidence: tuple[float, ...] | None = None
     source: str | tuple[str, ...] = ""
+    error: str | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", q: tuple[Dist | None, ...] | None = None) -> "Draft":
@@ -406,7 +408,7 @@ class Setup:
     max_requests: int
     device: "torch.device"
     dtype: "torch.dtype"
-    open_model: Callable[[str, str], Runner]  # a second model: (folder or toy name, name of a cache)
+    open_model: Callable[[str, str, str], Runner]  # a second model: (folder or toy name, name of a cache, dtype)
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names

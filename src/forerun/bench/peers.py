@@ -29,8 +29,8 @@ from forerun.config import Choice, Config
 from forerun.errors import ConfigError
 from forerun.llm import LLM
 from forerun.models.contract import Model
+from forerun.models.inflate import Growing
 from forerun.models.load import folder_of
-from forerun.models.transformer import Transformer
 from forerun.types import Need, Sampling
 
 BASE = "transformers"
@@ -150,11 +150,10 @@ def enlarged(model: Any, like: Model) -> Any:  # noqa: ANN401
     """The same added layers as those of `like`: as wide, and adding zero."""
     layers = model.get_decoder().layers
     first, layout = len(layers), like.info.layout
-    row_bytes = layout.dtype.itemsize * like.info.hidden_size
-    added = like.layers[first:] if isinstance(like, Transformer) else []
-    for index, own in enumerate(added, first):
+    added = like.widths[first:] if isinstance(like, Growing) else ()
+    for index, width in enumerate(added, first):
         config = deepcopy(model.config)
-        config.intermediate_size = own.weights.mlp.down.nbytes // row_bytes
+        config.intermediate_size = width
         layer = type(layers[0])(config, index).to(layout.device, layout.dtype).eval()
         for name, weight in layer.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):

@@ -16,8 +16,7 @@ from forerun.bench.measure import CONVENTION, Race, Seen, entrants, figures, gro
 from forerun.bench.report import Report
 from forerun.errors import ConfigError
 from forerun.llm import LLM
-from forerun.models.inflate import inflate
-from forerun.models.transformer import Transformer
+from forerun.models.inflate import Growing, inflate
 from forerun.types import Sampling
 
 MAX_TOKENS = 128
@@ -76,7 +75,7 @@ def open_plain(keywords: Mapping[str, Any], inflated: str | None = None) -> tupl
     llm = LLM(**plain)
     if inflated is None:
         return llm, []
-    if not isinstance(llm.model, Transformer):
+    if not isinstance(llm.model, Growing):
         raise ConfigError(
             f"{llm.model.info.name} cannot be enlarged, only decoders in a folder can; leave --inflate out."
         )

@@ -18,6 +18,7 @@ class ContiguousCache(Cache):
     """Slot s owns the rows [s * length, (s + 1) * length)."""
 
     facts = Facts()
+    rows: KVRows
 
     @dataclass(frozen=True)
     class Options:
@@ -25,15 +26,11 @@ class ContiguousCache(Cache):
 
     def __init__(self, options: Options, layout: KVLayout, slots: int, length: int) -> None:
         self.options, self.slots, self.capacity = options, slots, length
-        self._rows = KVRows(layout, slots * length)
+        self.rows = KVRows(layout, slots * length)
         self._placed: tuple[Pass, Place] | None = None
         self._free = list(range(slots - 1, -1, -1))
         self._committed, self._unjudged = [0] * slots, [0] * slots
         self._open = [False] * slots
-
-    @property
-    def num_layers(self) -> int:
-        return len(self._rows.keys)
 
     def open(self, tokens: Sequence[int], scope: str = "") -> tuple[int, int]:
         if not self._free:
@@ -52,7 +49,7 @@ class ContiguousCache(Cache):
     def fork(self, slot: int) -> int:
         twin, _ = self.open(())
         held = self._committed[slot]
-        for strip in (*self._rows.keys, *self._rows.values):
+        for strip in (*self.rows.keys, *self.rows.values):
             strip.narrow(1, twin * self.capacity, held).copy_(strip.narrow(1, slot * self.capacity, held))
         self._committed[twin] = held
         return twin
@@ -69,20 +66,26 @@ class ContiguousCache(Cache):
     def write(self, layer: int, work: Pass, keys: torch.Tensor, values: torch.Tensor) -> None:
         if self._placed is None or self._placed[0] is not work:
             self._placed = work, self._place(work)
-        self._rows.write(layer, self._placed[1], keys, values)
+        self.rows.write(layer, self._placed[1], keys, values)
 
     def _place(self, work: Pass) -> Place:
         rows: list[int] = []
         for s in work.segments:
-            at = s.past + s.base
-            if at + s.count > self.capacity:
-                raise CacheError(f"slot {s.slot} has no room for {s.count} more tokens; reserve before writing.")
-            rows.extend(range(s.slot * self.capacity + at, s.slot * self.capacity + at + s.count))
-        return self._rows.place(rows)
+            first, end = self.runs(s)[0]
+            rows.extend(range(first + end - s.count, first + end))
+        return self.rows.place(rows)
+
+    def runs(self, segment: Segment) -> list[tuple[int, int]]:
+        count = segment.past + segment.base + segment.count
+        if count > self.capacity:
+            raise CacheError(
+                f"slot {segment.slot} has no room for {segment.count} more tokens; reserve before writing."
+            )
+        return [(segment.slot * self.capacity, count)]
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         first, count = segment.slot * self.capacity, segment.past + segment.base + segment.count
-        return self._rows.keys[layer].narrow(1, first, count), self._rows.values[layer].narrow(1, first, count)
+        return self.rows.keys[layer].narrow(1, first, count), self.rows.values[layer].narrow(1, first, count)
 
     def advance(self, work: Pass) -> None:
         for s in work.segments:
@@ -95,7 +98,7 @@ class ContiguousCache(Cache):
         if path and path[-1] != len(path) - 1:  # close the gaps that rejected siblings leave
             first = slot * self.capacity + start
             moved = [(first + entry, first + i) for i, entry in enumerate(path) if entry != i]
-            self._rows.move(*zip(*moved, strict=True))
+            self.rows.move(*zip(*moved, strict=True))
         self._committed[slot] = start + len(path)
         self._unjudged[slot] = 0
 

@@ -6,7 +6,7 @@ to the other. After every token was rejected the slot is bit-equal to one that n
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -14,11 +14,19 @@ from forerun.errors import CacheError
 from forerun.types import Facts, KVLayout, Pass, Segment
 
 
+class Rows(Protocol):
+    """Where keys and values lie, [heads, rows, dim] per layer; compiled passes write and read them there."""
+
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+
+
 class Cache(ABC):
     """Keys and values of many requests. Not thread-safe: one engine owns it."""
 
     facts: ClassVar[Facts]
     Options: ClassVar[type[Any]]
+    rows: Rows
 
     @abstractmethod
     def __init__(self, options: Any, layout: KVLayout, slots: int, length: int) -> None:  # noqa: ANN401
@@ -72,6 +80,13 @@ class Cache(ABC):
         """Keys and values [heads, past + base + count, dim] of a segment, its own rows included; a view if it can."""
 
     @abstractmethod
+    def runs(self, segment: Segment) -> list[tuple[int, int]]:
+        """Where the entries of a segment lie in `rows`, its own included: (first row, count), in order.
+
+        Raises CacheError where there is no room for its rows: reserve before.
+        """
+
+    @abstractmethod
     def advance(self, work: Pass) -> None:
         """The pass is done: its rows are now unjudged tokens of their slots."""
 
@@ -105,9 +120,9 @@ class Cache(ABC):
         return [(k.clone(), v.clone()) for k, v in pairs]
 
     @property
-    @abstractmethod
     def num_layers(self) -> int:
         """Layers of the layout."""
+        return len(self.rows.keys)
 
 
 def check_path(tokens: Sequence[int], path: Sequence[int], unjudged: int) -> None:

@@ -45,6 +45,7 @@ class PagedCache(Cache):
     """Block b holds the rows [b * block_size, (b + 1) * block_size)."""
 
     facts = Facts(paper="2309.06180", shares=True)
+    rows: KVRows
 
     @dataclass(frozen=True)
     class Options:
@@ -71,17 +72,13 @@ class PagedCache(Cache):
         longest = -(-length // self._size)
         count = options.blocks or slots * longest
         self._blocks = Blocks(count, max(1, min(longest, count // slots)))
-        self._rows = KVRows(layout, count * self._size)
+        self.rows = KVRows(layout, count * self._size)
         self._device = layout.device
         self._idle = list(range(slots - 1, -1, -1))
         self._open: dict[int, Slot] = {}
         self._placed: tuple[Pass, Place] | None = None
         for block in range(count):
             self._poison(block)
-
-    @property
-    def num_layers(self) -> int:
-        return len(self._rows.keys)
 
     def _admit(self, slot: Slot) -> int:
         if not self._idle:
@@ -164,7 +161,7 @@ class PagedCache(Cache):
         """A new block, after `last` if it can be, with the first `count` tokens of another."""
         block = self._take(last)
         rows = (range(b * self._size, b * self._size + count) for b in (source, block))
-        self._rows.move(*rows)
+        self.rows.move(*rows)
         return block
 
     def _unshare(self, s: Slot, tail: int) -> None:
@@ -177,19 +174,23 @@ class PagedCache(Cache):
     def write(self, layer: int, work: Pass, keys: torch.Tensor, values: torch.Tensor) -> None:
         if self._placed is None or self._placed[0] is not work:
             self._placed = work, self._place(work)
-        self._rows.write(layer, self._placed[1], keys, values)
+        self.rows.write(layer, self._placed[1], keys, values)
 
     def _place(self, work: Pass) -> Place:
         rows: list[int] = []
         for segment in work.segments:
             s, at = self._open[segment.slot], segment.past + segment.base
             self._check_room(s, segment)
-            if s.beside:
-                first = s.blocks[0] * self._size + at
-                rows.extend(range(first, first + segment.count))
-            else:
-                rows.extend(self._row(s, i) for i in range(at, at + segment.count))
-        return self._rows.place(rows)
+            rows.extend(self._row(s, i) for i in range(at, at + segment.count))
+        return self.rows.place(rows)
+
+    def runs(self, segment: Segment) -> list[tuple[int, int]]:
+        s, count = self._open[segment.slot], segment.past + segment.base + segment.count
+        self._check_room(s, segment)
+        if s.beside:
+            return [(s.blocks[0] * self._size, count)]
+        firsts = range(0, count, self._size)
+        return [(self._row(s, first), min(self._size, count - first)) for first in firsts]
 
     def _row(self, s: Slot, position: int) -> int:
         block, offset = divmod(position, self._size)
@@ -205,7 +206,7 @@ class PagedCache(Cache):
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         s = self._open[segment.slot]
         end = segment.past + segment.base + segment.count
-        keys, values = self._rows.keys[layer], self._rows.values[layer]
+        keys, values = self.rows.keys[layer], self.rows.values[layer]
         if s.beside:
             first = s.blocks[0] * self._size if s.blocks else 0
             return keys.narrow(1, first, end), values.narrow(1, first, end)
@@ -230,7 +231,7 @@ class PagedCache(Cache):
         if path and path[-1] != len(path) - 1:  # close the gaps that rejected siblings leave
             moved = [(start + entry, start + i) for i, entry in enumerate(path) if entry != i]
             source, to = zip(*moved, strict=True)
-            self._rows.move([self._row(s, i) for i in source], [self._row(s, i) for i in to])
+            self.rows.move([self._row(s, i) for i in source], [self._row(s, i) for i in to])
         s.tokens.extend(tokens)
         s.unjudged = 0
         self._learn(s)
@@ -267,7 +268,7 @@ class PagedCache(Cache):
 
     def _poison(self, block: int, start: int = 0) -> None:
         if self.options.poison:
-            self._rows.poison(block * self._size + start, self._size - start)
+            self.rows.poison(block * self._size + start, self._size - start)
 
     def checkpoint(self, slot: int) -> int:
         return len(self._open[slot].tokens)

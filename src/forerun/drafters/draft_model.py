@@ -7,13 +7,15 @@ Does not: translate between tokenizers; both models must share one vocabulary.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 import torch
 
 from forerun.drafters.contract import Drafter
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, RequestError
 from forerun.rng import Purpose
 from forerun.sampling import Shaper
 from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Output, Setup, Work
@@ -31,6 +33,7 @@ class _Growth:
     confidence: list[float] = field(default_factory=list)
     reach: list[float] = field(default_factory=list)  # probability of the whole path down to a node
     level: list[int] = field(default_factory=list)  # nodes not yet extended; -1 is the root
+    error: str | None = None  # why it cannot grow any further
 
     def path(self, node: int) -> tuple[int, ...]:
         found: list[int] = []
@@ -60,11 +63,15 @@ class DraftModelDrafter(Drafter):
 
     @dataclass(frozen=True)
     class Options:
-        """`model`: a folder ("" takes the one that the target's folder names); width 1 is a chain."""
+        """`model`: a folder ("" takes the one that the target's folder names); width 1 is a chain.
+
+        `dtype` is the small model's precision: rounding it changes what is guessed, never what comes out.
+        """
 
         model: str = ""
         depth: int = 3
         width: int = 1
+        dtype: str = "fastest"
         threshold: float = 0.0  # stop where a path's probability falls below this
         cache: str = "contiguous"
 
@@ -74,7 +81,7 @@ class DraftModelDrafter(Drafter):
         if not folder:
             message = "drafter 'draft-model' needs a model, and the target's folder names none"
             raise ConfigError(f"{message}; give draft-model:model=FOLDER.")
-        self.runner = setup.open_model(folder, options.cache)
+        self.runner = setup.open_model(folder, options.cache, options.dtype)
         if self.runner.info.vocab_size != setup.vocab:
             sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
             raise ConfigError(f"the drafter {folder!r} has {sizes}; use a drafter that shares the target's tokenizer.")
@@ -99,7 +106,8 @@ class DraftModelDrafter(Drafter):
             for growth, output in zip(active, outputs, strict=True):
                 if depth == 0:
                     self._settle(growth)
-                self._extend(growth, depth, output)
+                with suppress(RequestError):  # bans leave nothing that could be drafted here: the draft ends
+                    self._extend(growth, depth, output)
             active = [g for g in active if g.level and len(g.tokens) < g.budget]
         return [self._finish(g) for g in growths]
 
@@ -131,6 +139,9 @@ class DraftModelDrafter(Drafter):
         context = growth.context
         shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
         level, growth.level = growth.level, []
+        if not all(map(isfinite, output.peak)):
+            growth.error = "the draft model returned logits that are not finite; check its weights and dtype."
+            return
         first = len(growth.tokens)
         if self.options.width > 1:
             self._widen(growth, level, shaper.bend(output.logits, lambda i: growth.path(level[i])))
@@ -166,7 +177,7 @@ class DraftModelDrafter(Drafter):
     def _finish(self, growth: _Growth) -> Draft:
         drawn = tuple(growth.q) if any(q is not None for q in growth.q) else None
         columns = (tuple(growth.tokens), tuple(growth.parents), drawn, tuple(growth.confidence))
-        return Draft(*columns, source="draft-model")
+        return Draft(*columns, source="draft-model", error=growth.error)
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""

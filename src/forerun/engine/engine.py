@@ -188,9 +188,8 @@ class Engine:
 
     def _preempt(self, request: Request) -> None:
         """Take the slot; the request reads its tokens again later and goes on where it was."""
-        if request.slot is not None:
-            self.cache.close(request.slot)
-        request.slot, request.done = None, 0
+        self._unseat(request)
+        request.done = 0
         request.stats.preempted += 1
         self.stats.preemptions += 1
 
@@ -254,14 +253,18 @@ class Engine:
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
         del self.requests[request.id]
-        if request.slot is not None:
-            self.cache.close(request.slot)
-            request.slot = None
+        self._unseat(request)
         if request.context is not None:
             self.members.drafter.stop(request.context)
         if event is None:
             event = Event(request.id, (), request.flush())
         return replace(event, finish_reason=reason, error=request.error, time=perf_counter(), stats=request.stats)
+
+    def _unseat(self, request: Request) -> None:
+        """Give the slot back, if there is one."""
+        if request.slot is not None:
+            self.cache.close(request.slot)
+            request.slot = None
 
     def _say(self) -> list[Event]:
         said, self._said = self._said, []

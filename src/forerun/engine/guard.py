@@ -1,8 +1,9 @@
 """Keeps a drafter from doing harm: what raises, hangs or returns nonsense costs the draft, never the request.
 
+One draft that is none costs itself and not its neighbours; a call that raises or hangs costs the drafts of that call.
 A drafter that hangs in Python is interrupted by a watchdog; one that hangs inside a C call is interrupted when that
-call returns. After three failures in a row the drafter rests for twice as many proposals each time, then is tried
-again; a failure in `start` or `stop` counts as well.
+call returns. After three calls in a row of which nothing came the drafter rests for twice as many proposals each time,
+then is tried again; a failure in `start` or `stop` counts as well.
 Does not: repair the drafter's state; its requests go on with whatever it proposes next.
 """
 
@@ -99,10 +100,24 @@ class Guard(Drafter):
         drafts = self.inner.propose(batch, budgets)
         if len(drafts) != len(batch):
             raise DraftError(f"{len(drafts)} drafts came for {len(batch)} requests; return one per request.")
-        for draft, budget in zip(drafts, budgets, strict=True):
+        before = self._stats.draft_failures
+        sound = [self._sound(draft, budget) for draft, budget in zip(drafts, budgets, strict=True)]
+        if self._stats.draft_failures - before < len(batch):
+            self._failures = 0
+        else:
+            self._tire()
+        return sound
+
+    def _sound(self, draft: Draft, budget: int) -> Draft:
+        """The draft, or an empty one where it is none."""
+        try:
             draft.check(self._vocab, budget)
-        self._failures = 0
-        return drafts
+        except Exception as problem:  # noqa: BLE001 - whatever came instead of a draft, the others are not to blame
+            self._count(problem)
+            return _NOTHING
+        if draft.error is not None:
+            self._count(DraftError(draft.error))
+        return draft
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         self._try(None, self.inner.observe, batch, outcomes)
@@ -114,10 +129,19 @@ class Guard(Drafter):
         try:
             return self._watchdog.call(function, *arguments)
         except Exception as problem:  # noqa: BLE001 - whatever a drafter does, decoding goes on; it is counted and said
-            self._stats.draft_failures += 1
-            self._failures += 1
-            if self._failures >= _PATIENCE:
-                self._rest = 2 ** min(self._failures, 16)
-            if self._failures in (1, _PATIENCE):
-                _LOG.warning("the drafter failed and plain decoding goes on: %s: %s", type(problem).__name__, problem)
+            self._count(problem)
+            self._tire()
             return otherwise
+
+    def _count(self, problem: Exception) -> None:
+        """Count a failure, and say it: the first, then whenever there are twice as many."""
+        self._stats.draft_failures += 1
+        if self._stats.draft_failures.bit_count() == 1:
+            name = type(problem).__name__
+            _LOG.warning("the drafter failed and decoding goes on without its draft: %s: %s", name, problem)
+
+    def _tire(self) -> None:
+        """Nothing came of a call: after a few in a row the drafter rests."""
+        self._failures += 1
+        if self._failures >= _PATIENCE:
+            self._rest = 2 ** min(self._failures, 16)

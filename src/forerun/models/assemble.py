@@ -235,10 +235,10 @@ class Assembler:
             weight, bias = self._weight(name), self.reader.optional(f"{name}.bias", present=config.qkv_bias)
         else:
             weight, bias = self._stacked([place + names.q, place + names.k, place + names.v], bias=config.qkv_bias)
-        weight = self._ordered(index, weight)
-        return weight, self._ordered(index, bias) if bias is not None else None
+        weight = self.ordered(index, weight)
+        return weight, self.ordered(index, bias) if bias is not None else None
 
-    def _ordered(self, index: int, rows: torch.Tensor) -> torch.Tensor:
+    def ordered(self, index: int, rows: torch.Tensor) -> torch.Tensor:
         """Rows as [queries, keys, values], each head's pairs side by side."""
         config = self.config
         dim, turning = config.head_dim, config.num_heads + config.num_kv_heads
@@ -252,9 +252,9 @@ class Assembler:
 
     def _norm(self, name: str) -> Norm:
         bias = self.reader.optional(f"{name}.bias", present=self.config.norm_bias)
-        return self._make_norm(self._gain(f"{name}.weight"), bias)
+        return self._make_norm(self.gain(f"{name}.weight"), bias)
 
-    def _gain(self, name: str) -> torch.Tensor:
+    def gain(self, name: str) -> torch.Tensor:
         gain = self.reader.get(name)
         return gain.float().add(1).to(gain.dtype) if self.config.norm_plus_one else gain
 
@@ -264,23 +264,27 @@ class Assembler:
         return LayerNorm(gain, bias, self.config.eps)
 
     def _qk_norm(self, index: int, place: str) -> Norm:
-        """One norm for queries and keys: a gain [heads + kv_heads, dim], each row in the order of the weights."""
+        """One norm for queries and keys."""
+        return self._make_norm(self.qk_gains(index, place))
+
+    def qk_gains(self, index: int, place: str) -> torch.Tensor:
+        """Gains [heads + kv_heads, dim], each row in the order of the weights."""
         config, gains = self.config, []
         for name, heads in ((self.names.q_norm, config.num_heads), (self.names.k_norm, config.num_kv_heads)):
             if config.qk_norm == "head":
-                gains.append(self._gain(f"{place}{name}.weight").expand(heads, -1))
+                gains.append(self.gain(f"{place}{name}.weight").expand(heads, -1))
             else:
-                gains += [self._gain(f"{place}{name}.norms.{head}.weight")[None] for head in range(heads)]
+                gains += [self.gain(f"{place}{name}.norms.{head}.weight")[None] for head in range(heads)]
         gain = torch.cat(gains)
         rope = config.ropes[index]
         if rope is not None:
             gain = interleave(gain.flatten(), gain.shape[0], rope.dim).view(gain.shape)
-        return self._make_norm(gain)
+        return gain
 
     def _full_norms(self, index: int, place: str) -> tuple[Norm, Norm]:
         rope, found = self.config.ropes[index], []
         for name, heads in ((self.names.q_norm, self.config.num_heads), (self.names.k_norm, self.config.num_kv_heads)):
-            gain = self._gain(f"{place}{name}.weight")
+            gain = self.gain(f"{place}{name}.weight")
             found.append(self._make_norm(interleave(gain, heads, rope.dim) if rope is not None else gain))
         return found[0], found[1]
 

@@ -3,6 +3,7 @@
 Does not: download anything, run code from a folder (auto_map and trust_remote_code are not looked at), or read pickles.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import torch
 
 from forerun.errors import ConfigError, ModelError
+from forerun.kernels import native
 from forerun.models.assemble import assemble, info_of
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.families import FAMILIES
+from forerun.models.native import assemble_native, supports
 from forerun.models.recipe import Settings
 from forerun.types import KVLayout
 from forerun.weights.load import Checkpoint, read_json
@@ -27,6 +30,10 @@ PRECISIONS = {
 }
 
 
+WHOLE = ("int8", "fastest")  # precisions that round weights to whole numbers on a CPU
+SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
+
+
 def folder_of(name: str) -> Path:
     """The folder that a model's name stands for; ModelError where there is none."""
     folder = NAMED.get(name, Path(name).expanduser()).resolve()
@@ -38,11 +45,12 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Model:
+def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threads: int = 0) -> Model:
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
-    `auto` is float32 on the CPU, because there exactness is worth more than the memory, and lower precisions are not
-    faster in torch at these sizes; on a GPU it is the checkpoint's own.
+    `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
+    `int8` rounds weights and activations, and needs the compiled passes: ConfigError where they are not there.
+    `fastest` is int8 where that runs, else auto.
     """
     name = str(path)
     if name.startswith("toy:"):
@@ -61,8 +69,22 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu") -> Mo
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), eos, companion)
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
-    info = info_of(recipe.config, name, precision, place)
-    return assemble(recipe, checkpoint, replace(info, eos=eos, companion=companion))
+    info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
+    if supports(recipe.config, info):
+        size = sum(entry.nbytes for entry in checkpoint.entries.values())
+        return assemble_native(recipe, checkpoint, info, threads or threads_for(size), int8=dtype in WHOLE)
+    if dtype == "int8":
+        raise ConfigError(f"dtype 'int8' cannot run {name} here ({native.describe()}); use dtype='auto'.")
+    return assemble(recipe, checkpoint, info)
+
+
+def threads_for(weight_bytes: int) -> int:
+    """How many threads share a pass.
+
+    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
+    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
+    """
+    return 1 if weight_bytes < SHARED_FROM else len(os.sched_getaffinity(0))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:
@@ -89,9 +111,12 @@ def companion_of(folder: Path) -> str | None:
 
 
 def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
-    if dtype != "auto":
+    if dtype in WHOLE and torch.device(device).type == "cpu":
+        return torch.float32  # of everything that is not a matrix
+    if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join(sorted(PRECISIONS))}.")
+            known = ", ".join(sorted(PRECISIONS))
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8 (on a CPU), {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

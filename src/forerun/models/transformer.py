@@ -5,7 +5,7 @@ Does not: know a family's name, pad, or change after it was built.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,13 +13,15 @@ import torch.nn.functional as F
 
 from forerun.caches.contract import Cache
 from forerun.layers.attention import View, attend, views
-from forerun.layers.linear import Linear
+from forerun.layers.linear import Linear, linear, linear_of_half
 from forerun.layers.mlp import Mlp
 from forerun.layers.norm import Norm
 from forerun.layers.rope import Rope, Rotation, rotate
-from forerun.models.contract import Model, ModelInfo
+from forerun.models.contract import ModelInfo
+from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import TransformerConfig
 from forerun.types import Pass, PassOutput
+from forerun.weights.load import trim
 
 
 class Step(NamedTuple):
@@ -140,11 +142,13 @@ class Ends:
     head: Linear
 
 
-class Transformer(Model):
+class Transformer(Growing):
     """A dense decoder."""
 
     def __init__(self, config: TransformerConfig, info: ModelInfo, ends: Ends, layers: Sequence[Layer]) -> None:
         self.config, self.info, self.ends, self.layers = config, info, ends, tuple(layers)
+        self.numel = ends.head.numel + sum(part.numel for layer in layers for part in parts(layer))
+        self.widths = tuple(layer.weights.mlp.down.numel // config.hidden_size for layer in layers)
         self.dtype = info.layout.dtype
         device = info.layout.device
         self._rotations = {
@@ -156,6 +160,23 @@ class Transformer(Model):
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         with torch.inference_mode():
             return self._forward(work, cache)
+
+    def grow(self, config: TransformerConfig, info: ModelInfo, width: int, noise: Noise) -> "Transformer":
+        like, hidden, dim = self.layers[-1].weights, config.hidden_size, config.head_dim
+        q, kv = config.num_heads * dim, config.num_kv_heads * dim
+        extra: list[Layer] = []
+        for index in range(self.info.num_layers, config.num_layers):
+            up = self._linear(noise(width * (2 if config.gated else 1), hidden))
+            mlp = Mlp(up, self._linear(noise(hidden, width).zero_()), config.activation, gated=config.gated)
+            qkv, o = self._linear(noise(q + 2 * kv, hidden)), self._linear(noise(hidden, q).zero_())
+            extra.append(Layer(config, index, replace(like, qkv=qkv, o=o, mlp=mlp, window=None)))
+            trim()
+        grown = sum(part.nbytes for layer in extra for part in parts(layer))
+        info = replace(info, weight_bytes=info.weight_bytes + grown)
+        return Transformer(config, info, self.ends, [*self.layers, *extra])
+
+    def _linear(self, half: torch.Tensor) -> Linear:
+        return linear_of_half(half) if self.dtype == torch.float32 else linear(half.to(self.dtype))
 
     def _forward(self, work: Pass, cache: Cache) -> PassOutput:
         x = self._embed(work)

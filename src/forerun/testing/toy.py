@@ -138,8 +138,8 @@ class Toy:
         """A fresh engine."""
         setup, runners = setup_for(self.config, self.model), list[Runner]()
 
-        def open_model(folder: str, cache: str) -> Runner:
-            runners.append(setup.open_model(folder, cache))
+        def open_model(folder: str, cache: str, dtype: str) -> Runner:
+            runners.append(setup.open_model(folder, cache, dtype))
             return runners[-1]
 
         watched = replace(setup, open_model=open_model)

@@ -4,7 +4,7 @@ Does not: keep more than the last checkpoint; pickle anything.
 """
 
 import json
-import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,40 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from forerun.errors import TrainError
+from forerun.files import write_whole
 
 FILE = "checkpoint.safetensors"
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+# What an optimizer remembers of every parameter that it has moved.
+MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq", "step"), "Muon": ("momentum_buffer",)}
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the file, then rename: a full disk or a kill leaves the old file as it was."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        remedy = "free space, then continue with --resume: what was saved before is intact"
-        message = f"cannot write {str(path)!r} ({error.strerror}); {remedy}."
-        raise TrainError(message) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+def write(path: Path, content: bytes) -> None:
+    """A file of a run, whole or not at all."""
+    remedy = "free space, then continue with --resume: what was saved before is intact"
+    write_whole(path, content, remedy, TrainError)
 
 
-def save_run(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Weights, both AdamW moments and the counters of a run."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        tensors[f"model.{name}"] = parameter.detach().contiguous()
-        for moment in MOMENTS:
-            if moment in optimizer.state.get(parameter, {}):
-                tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
+Optimizers = Sequence[torch.optim.Optimizer]
+
+
+def owned(model: torch.nn.Module, optimizers: Optimizers) -> Iterator[tuple[str, torch.Tensor, torch.optim.Optimizer]]:
+    """Every parameter with its name and the optimizer that moves it."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from ((names[parameter], parameter, optimizer) for parameter in group["params"])
+
+
+def save_run(folder: Path, model: torch.nn.Module, optimizers: Optimizers, state: dict[str, Any]) -> None:
+    """Weights, the optimizers' moments and the counters of a run."""
+    tensors = {f"model.{name}": parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    for name, parameter, optimizer in owned(model, optimizers):
+        tensors |= {f"{moment}.{name}": tensor for moment, tensor in optimizer.state.get(parameter, {}).items()}
     metadata = {"format": "pt", "state": json.dumps(state)}
-    write_whole(folder / FILE, save(tensors, metadata))
+    write(folder / FILE, save(tensors, metadata))
 
 
-def load_run(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def load_run(folder: Path, model: torch.nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     """Put a saved run back; returns its counters."""
     path = folder / FILE
     try:
@@ -58,14 +56,13 @@ def load_run(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimi
     except (OSError, SafetensorError) as error:
         message = f"cannot resume from {str(path)!r} ({error}); start again without --resume."
         raise TrainError(message) from error
-    for name, parameter in model.named_parameters():
-        restore(parameter, optimizer, tensors, name)
+    for name, parameter, optimizer in owned(model, optimizers):
+        restore_weights(parameter, tensors, name)
+        restore_moments(parameter, optimizer, tensors, name)
     return state
 
 
-def restore(
-    parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], name: str
-) -> None:
+def restore_weights(parameter: torch.Tensor, tensors: dict[str, torch.Tensor], name: str) -> None:
     saved = tensors.get(f"model.{name}")
     if saved is None or saved.shape != parameter.shape:
         got = "nothing" if saved is None else f"shape {tuple(saved.shape)}"
@@ -74,7 +71,19 @@ def restore(
         raise TrainError(message)
     with torch.no_grad():
         parameter.copy_(saved)
-    moments = {m: tensors[f"{m}.{name}"] for m in MOMENTS if f"{m}.{name}" in tensors}
-    if moments:
-        # AdamW keeps its step count on the CPU unless it is fused on a GPU.
-        optimizer.state[parameter] = {m: t if m == "step" else t.to(parameter.device) for m, t in moments.items()}
+
+
+def restore_moments(
+    parameter: torch.Tensor, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], name: str
+) -> None:
+    kind = type(optimizer).__name__
+    known = {moment for moments in MOMENTS.values() for moment in moments}
+    moments = {m: tensors[f"{m}.{name}"] for m in known if f"{m}.{name}" in tensors}
+    if not moments:  # saved before the first step
+        return
+    if moments.keys() != set(MOMENTS[kind]):
+        remedy = "use the recipe the run began with"
+        message = f"checkpoint has {', '.join(sorted(moments))} for {name!r}, which {kind} does not know; {remedy}."
+        raise TrainError(message)
+    # AdamW keeps its step count on the CPU unless it is fused on a GPU.
+    optimizer.state[parameter] = {m: t if m == "step" else t.to(parameter.device) for m, t in moments.items()}

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from forerun.errors import TrainError
 from forerun.train import tokenizer as tokenizers
-from forerun.train.checkpoint import write_whole
+from forerun.train.checkpoint import write
 
 
 def export(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, companion: str = "") -> None:
@@ -38,7 +38,7 @@ def fill(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
     tokenizers.write(tokenizer, folder, context)
     # named_parameters lists a tied tensor once, under the name that comes first: the input embedding.
     tensors = {n: p.detach().to("cpu", torch.bfloat16).contiguous() for n, p in model.named_parameters()}
-    write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
+    write(folder / "model.safetensors", save(tensors, {"format": "pt"}))
     ends = [tokenizers.special_id(tokenizer, name) for name in (tokenizers.END_OF_TEXT, tokenizers.END_OF_TURN)]
     config = json.loads(model.config.to_json_string(use_diff=False))
     keep = {k: config[k] for k in CONFIG_KEYS if k in config}
@@ -72,7 +72,7 @@ CONFIG_KEYS = (
 
 
 def write_json(path: Path, value: dict[str, object]) -> None:
-    write_whole(path, (json.dumps(value, indent=2) + "\n").encode())
+    write(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def swap(staging: Path, folder: Path) -> None:

@@ -46,16 +46,28 @@ class Run:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.optimizer = make_optimizer(self.model, self.recipe)
+        self.optimizers = make_optimizers(self.model, self.recipe)
 
 
-def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: norms have one dimension."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
+def make_optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """AdamW, which decays matrices only; with `muon`, Muon (Jordan 2024) for the matrices inside the layers.
+
+    Muon's updates are scaled to AdamW's size (Moonlight, arXiv 2502.16982), so that both share one learning rate.
+    """
+    options, rate = recipe.optimise, recipe.schedule.learning_rate
+    if options.muon and not hasattr(torch.optim, "Muon"):
+        remedy = "install a newer one, or set optimise.muon=false"
+        raise TrainError(f"optimise.muon needs PyTorch 2.9, and this is {torch.__version__}; {remedy}.")
+    layers = [p for name, p in model.named_parameters() if p.ndim > 1 and ".layers." in name] if options.muon else []
+    inside = set(layers)
+    matrices = [p for p in model.parameters() if p.ndim > 1 and p not in inside]
     vectors = [p for p in model.parameters() if p.ndim == 1]
-    options = recipe.optimise
     groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.schedule.learning_rate, betas=(options.beta1, options.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, lr=rate, betas=(options.beta1, options.beta2), fused=True)
+    if not layers:
+        return [adamw]
+    muon = torch.optim.Muon(layers, lr=rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return [adamw, muon]
 
 
 def progress_of(schedule: Schedule, counters: Counters) -> float:
@@ -129,10 +141,11 @@ def step(run: Run) -> float:
         message = f"the loss became {total} at step {run.counters.step}; lower schedule.learning_rate, then --resume."
         raise TrainError(message)
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), options.clip)
-    for group in run.optimizer.param_groups:
-        group["lr"] = learning_rate(schedule, run.counters)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
+    for optimizer in run.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(schedule, run.counters)
+        optimizer.step()
+        optimizer.zero_grad()
     run.counters.step += 1
     run.counters.tokens += sequences * length
     return total
@@ -213,8 +226,8 @@ def housekeeping(run: Run, timers: Timers) -> None:
 
 
 def save(run: Run) -> None:
-    checkpoint.save_run(run.folder, run.model, run.optimizer, vars(run.counters))
+    checkpoint.save_run(run.folder, run.model, run.optimizers, vars(run.counters))
 
 
 def resume(run: Run) -> None:
-    run.counters = Counters(**checkpoint.load_run(run.folder, run.model, run.optimizer))
+    run.counters = Counters(**checkpoint.load_run(run.folder, run.model, run.optimizers))

@@ -42,8 +42,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Optimise:
-    """AdamW and the batch it sees."""
+    """The optimiser and the batch it sees."""
 
+    muon: bool = False  # Muon instead of AdamW for the matrices inside the layers
     tokens_per_step: int = 4096
     tokens_per_pass: int = 1024
     beta1: float = 0.9

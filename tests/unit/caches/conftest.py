@@ -4,14 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from hypothesis import settings
 
 from forerun.engine.batch import pack
 from forerun.types import KVLayout, Work
-
-settings.register_profile(
-    "thorough", deadline=None, print_blob=True, max_examples=5000, stateful_step_count=100
-)  # pytest tests/unit/caches --hypothesis-profile thorough
 
 CPU = torch.device("cpu")
 LAYOUT = KVLayout(heads=(2, 1, 2), dims=(4, 2, 4), dtype=torch.float32, device=CPU)

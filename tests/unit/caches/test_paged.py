@@ -17,7 +17,7 @@ def make(desk, blocks=0, slots=3, length=24, **options):
 
 def is_view(desk, slot):
     segment = Segment(slot, 0, 0, desk.cache.length(slot), 0, None)
-    mine, pool = desk.cache.read(0, segment)[0], desk.cache._rows.keys[0]
+    mine, pool = desk.cache.read(0, segment)[0], desk.cache.rows.keys[0]
     return mine.untyped_storage().data_ptr() == pool.untyped_storage().data_ptr()
 
 
@@ -212,5 +212,5 @@ def test_stale_memory_is_poisoned(desk):
     slot = cache.fill(PROMPT)
     assert cache.draft({slot: ([1, 2, 3, 4], None)})
     cache.keep(slot, [])
-    keys = cache.cache._rows.keys[0]
+    keys = cache.cache.rows.keys[0]
     assert int((~torch.isnan(keys[0, :, 0])).sum()) == len(PROMPT)

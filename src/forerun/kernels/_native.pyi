@@ -1,0 +1,74 @@
+# What csrc/module.cpp defines. Addresses are those of contiguous memory that outlives the call; kinds are net.h's.
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
+def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
+
+# A weight matrix [outputs, inputs] in the order in which passes read it.
+class Packed:
+    def __init__(self, kind: int, outputs: int, inputs: int) -> None: ...
+    def fill(self, source: int, kind: int, to: Ints) -> None: ...  # row i of the source becomes output to[i]
+    def bias(self, values: Floats, to: Ints) -> None: ...
+    def row(self, row: int, out: int) -> None: ...  # what an output holds, as floats [inputs]
+    @property
+    def nbytes(self) -> int: ...
+
+# Threads that run passes together.
+class Team:
+    def __init__(self, size: int) -> None: ...
+    @property
+    def size(self) -> int: ...
+
+# A dense decoder; passes do not change it.
+class Decoder:
+    int8: bool
+    numel: int
+    widths: list[int]
+    def __init__(self, isa: str, sizes: list[int], numbers: list[float]) -> None: ...
+    def rope(self, frequencies: list[float], beyond: list[float], scale: float, border: int) -> None: ...
+    def layer(
+        self,
+        qkv: Packed,
+        o: Packed,
+        up: Packed,
+        down: Packed,
+        norms: list[Floats | None],
+        qk_gain: Floats | None,
+        rope: int,
+        window: int,
+    ) -> None: ...
+    def ends(
+        self,
+        embedding: object,
+        address: int,
+        kind: int,
+        positions: Floats | None,
+        gain: Floats,
+        bias: Floats | None,
+        head: Packed,
+    ) -> None: ...
+    def copy(self) -> Decoder: ...
+    def repeat(self, qkv: Packed, o: Packed, up: Packed, down: Packed) -> None: ...  # one more layer like the last
+
+# The decoder over the strips of one cache: rows of (keys, values, elements from head to head) per layer.
+class Session:
+    def __init__(self, decoder: Decoder, team: Team, strips: Ints) -> None: ...
+    def run(
+        self,
+        tokens: Ints,
+        positions: Ints,
+        segments: Ints,
+        runs: Ints,
+        wanted: Ints | None,
+        logits: int,
+        num_wanted: int,
+        layers: Ints | None,
+        hidden: list[tuple[int, int]],
+    ) -> None: ...

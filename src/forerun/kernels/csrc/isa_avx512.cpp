@@ -1,0 +1,10 @@
+#include "pass.inl"
+
+namespace forerun {
+
+const Isa* isa_avx512() {
+    static const Isa isa{"avx512", run_pass};
+    return &isa;
+}
+
+}  // namespace forerun

@@ -1,0 +1,268 @@
+// What Python sees of the compiled kernels, forerun.kernels._native: packed matrices, a decoder made of them, a team of
+// threads, and passes.
+//
+// Does not: compute. Kernels stand in pass.inl, compiled once per instruction set as isa_<name>.cpp; CMakeLists.txt
+// defines FORERUN_AVX2 and FORERUN_AVX512 where those files were compiled.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "net.h"
+#include "pack.h"
+#include "team.h"
+
+#if defined(FORERUN_AVX2) || defined(FORERUN_AVX512)
+#include <cpuid.h>
+#endif
+
+namespace nb = nanobind;
+using namespace forerun;
+
+namespace {
+
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using PackedPtr = std::shared_ptr<Packed>;
+
+#if defined(FORERUN_AVX2) || defined(FORERUN_AVX512)
+// Each answer of __builtin_cpu_supports also means that the operating system saves the registers.
+bool has_avx2() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // f16c by hand: clang 14 has no name for it
+    const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+    return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+#endif
+
+#if defined(FORERUN_AVX512)
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+// The compiled instruction sets that this processor can run, the best one first.
+const std::vector<const Isa*>& usable() {
+    static const std::vector<const Isa*> all = [] {
+        std::vector<const Isa*> found;
+#if defined(FORERUN_AVX512)
+        if (has_avx512()) found.push_back(isa_avx512());
+#endif
+#if defined(FORERUN_AVX2)
+        if (has_avx2()) found.push_back(isa_avx2());
+#endif
+        found.push_back(isa_plain());
+        return found;
+    }();
+    return all;
+}
+
+std::vector<std::string> names() {
+    std::vector<std::string> found;
+    for (const Isa* isa : usable()) found.emplace_back(isa->name);
+    return found;
+}
+
+const Isa* by_name(const std::string& name) {
+    for (const Isa* isa : usable())
+        if (name == isa->name) return isa;
+    throw std::invalid_argument("this machine or build does not run the kernels '" + name + "'; take one of isas().");
+}
+
+std::vector<float> padded(const Floats& values, int64_t to = TILE) {
+    std::vector<float> copy(round_up(values.size(), to), 0.0f);
+    std::memcpy(copy.data(), values.data(), values.size() * sizeof(float));
+    return copy;
+}
+
+// A decoder and everything it points to. Passes do not change it.
+struct Decoder {
+    Net net;
+    const Isa* isa = nullptr;
+    std::vector<PackedPtr> matrices;
+    std::deque<std::vector<float>> vectors;  // a deque: what it holds stays where it is
+    nb::object embedding;
+    std::shared_ptr<Decoder> base;  // what a grown one was made of, and points into
+    bool int8 = false;
+    int64_t numel = 0;
+
+    const float* keep(const Floats& values, int64_t to = TILE) {
+        vectors.push_back(padded(values, to));
+        return vectors.back().data();
+    }
+    Norm norm(const std::optional<Floats>& gain, const std::optional<Floats>& bias) {
+        return {gain ? keep(*gain) : nullptr, bias ? keep(*bias) : nullptr};
+    }
+    Matrix use(const PackedPtr& packed) {
+        matrices.push_back(packed);
+        const Matrix matrix = packed->matrix();
+        numel += matrix.outputs * matrix.inputs;
+        int8 = matrix.kind == Kind::INT8;
+        return matrix;
+    }
+};
+
+// Scratch memory and the layers' strips of one cache.
+struct Session {
+    std::shared_ptr<Decoder> decoder;
+    std::shared_ptr<Team> team;
+    std::vector<Strip> strips;
+    Workspace ws;
+    Plan plan;
+    std::vector<Run> runs;
+
+    void prepare() {
+        const Net& net = decoder->net;
+        const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
+        const int64_t widest = std::max({hidden, round_up(q + 2 * kv, TILE), round_up(q, TILE), round_up(net.ffn, TILE)});
+        int64_t turns = 0;
+        for (const Rope& rope : net.ropes) turns += 2 * (int64_t)rope.frequencies.size();
+        const int64_t rows = std::max(plan.rows, plan.num_wanted);
+        auto room = [](auto& v, int64_t n) { if ((int64_t)v.size() < n) v.resize(n); };
+        room(ws.x, rows * hidden);
+        if (net.parallel) room(ws.before, rows * hidden);
+        room(ws.a, rows * widest + 64);
+        room(ws.b, rows * widest + 64);
+        room(ws.quantized, rows * widest + 64);
+        room(ws.scales, rows);
+        room(ws.sums, rows);
+        room(ws.turns, rows * turns);
+        room(ws.entry, rows);
+        room(ws.scores, team->size());
+        int64_t all = 0;
+        for (const Segment& s : plan.segments) all += s.past + s.base + s.count;
+        room(ws.all, all);
+        int64_t* at = ws.all.data();
+        for (const Segment& s : plan.segments) {
+            int64_t* first = at;
+            for (int64_t i = 0; i < s.num_runs; ++i)
+                for (int64_t j = 0; j < s.runs[i].count; ++j) *at++ = s.runs[i].first + j;
+            for (int64_t r = 0; r < s.count; ++r) ws.entry[s.start + r] = first[s.past + s.base + r];
+        }
+    }
+
+    void run(Rows tokens, Rows positions, Table segments, Table parts, std::optional<Rows> wanted, uintptr_t logits,
+             int64_t num_wanted, std::optional<Rows> layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+        plan.rows = (int64_t)tokens.size();
+        plan.tokens = tokens.data();
+        plan.positions = positions.data();
+        plan.wanted = wanted ? wanted->data() : nullptr;
+        plan.num_wanted = num_wanted;
+        plan.logits = (float*)logits;
+        const Run* runs = (const Run*)parts.data();
+        plan.segments.clear();
+        for (size_t i = 0; i < segments.shape(0); ++i) {
+            const int64_t* s = segments.data() + 7 * i;
+            plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs + s[5], s[6]});
+        }
+        const int64_t count = layers ? (int64_t)layers->size() : (int64_t)decoder->net.layers.size();
+        plan.layers.resize(count);
+        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)layers->data()[i] : (int)i;
+        plan.hidden.assign(count, nullptr);
+        for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
+        nb::gil_scoped_release release;
+        prepare();
+        team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+    }
+};
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
+    m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
+
+    nb::class_<Packed>(m, "Packed")
+        .def("__init__", [](Packed* p, int kind, int64_t outputs, int64_t inputs) { new (p) Packed((Kind)kind, outputs, inputs); })
+        .def("fill", [](Packed& p, uintptr_t source, int kind, Rows to) {
+            nb::gil_scoped_release release;
+            p.fill((const void*)source, (Kind)kind, (int64_t)to.size(), to.data());
+        })
+        .def("bias", [](Packed& p, Floats values, Rows to) { p.bias(values.data(), (int64_t)to.size(), to.data()); })
+        .def("row", [](const Packed& p, int64_t row, uintptr_t out) { p.row(row, (float*)out); })
+        .def_prop_ro("nbytes", &Packed::bytes);
+
+    nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size);
+
+    nb::class_<Decoder>(m, "Decoder")
+        .def("__init__", [](Decoder* d, const std::string& isa, const std::vector<int64_t>& sizes, const std::vector<double>& numbers) {
+            new (d) Decoder();
+            d->isa = by_name(isa);
+            Net& n = d->net;
+            n.vocab = sizes[0]; n.hidden = sizes[1]; n.heads = sizes[2]; n.kv_heads = sizes[3]; n.dim = sizes[4];
+            n.layer_norm = sizes[5]; n.parallel = sizes[6]; n.gated = sizes[7]; n.activation = (Activation)sizes[8];
+            n.eps = (float)numbers[0]; n.attention_scale = (float)numbers[1]; n.attention_cap = (float)numbers[2];
+            n.logit_cap = (float)numbers[3]; n.embed_scale = (float)numbers[4]; n.residual_scale = (float)numbers[5];
+            n.logit_scale = (float)numbers[6];
+        })
+        .def("rope", [](Decoder& d, std::vector<float> frequencies, std::vector<float> beyond, float scale, int64_t border) {
+            d.net.ropes.push_back({std::move(frequencies), std::move(beyond), scale, border});
+        })
+        .def("layer", [](Decoder& d, PackedPtr qkv, PackedPtr o, PackedPtr up, PackedPtr down,
+                         const std::vector<std::optional<Floats>>& norms, std::optional<Floats> qk_gain, int rope, int64_t window) {
+            Layer layer;
+            layer.qkv = d.use(qkv); layer.o = d.use(o); layer.up = d.use(up); layer.down = d.use(down);
+            layer.attention = d.norm(norms[0], norms[1]);
+            layer.attention_post = d.norm(norms[2], norms[3]);
+            layer.mlp = d.norm(norms[4], norms[5]);
+            layer.mlp_post = d.norm(norms[6], norms[7]);
+            layer.qk_gain = qk_gain ? d.keep(*qk_gain) : nullptr;
+            layer.rope = rope;
+            layer.window = window;
+            d.net.layers.push_back(layer);
+            d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
+        }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+        .def("copy", [](std::shared_ptr<Decoder> d) {
+            auto copy = std::make_shared<Decoder>();
+            copy->net = d->net; copy->isa = d->isa; copy->int8 = d->int8; copy->numel = d->numel; copy->base = d;
+            return copy;
+        })
+        .def("repeat", [](Decoder& d, PackedPtr qkv, PackedPtr o, PackedPtr up, PackedPtr down) {
+            Layer layer = d.net.layers.back();
+            layer.qkv = d.use(qkv); layer.o = d.use(o); layer.up = d.use(up); layer.down = d.use(down);
+            layer.window = 0;
+            d.net.layers.push_back(layer);
+            d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
+        })
+        .def_ro("int8", &Decoder::int8)
+        .def_ro("numel", &Decoder::numel)
+        .def_prop_ro("widths", [](const Decoder& d) {
+            std::vector<int64_t> widths;
+            for (const Layer& layer : d.net.layers) widths.push_back(layer.down.inputs);
+            return widths;
+        })
+        .def("ends", [](Decoder& d, nb::object embedding, uintptr_t address, int kind, std::optional<Floats> positions,
+                        Floats gain, std::optional<Floats> bias, PackedPtr head) {
+            d.embedding = embedding;
+            d.net.embed = (const void*)address;
+            d.net.embed_kind = (Kind)kind;
+            d.net.positions = positions ? d.keep(*positions) : nullptr;
+            d.net.final_norm = {d.keep(gain), bias ? d.keep(*bias) : nullptr};
+            d.net.head = d.use(head);
+        }, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
+
+    nb::class_<Session>(m, "Session")
+        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, Table strips) {
+            new (s) Session();
+            s->decoder = decoder;
+            s->team = team;
+            for (size_t i = 0; i < strips.shape(0); ++i) {
+                const int64_t* row = strips.data() + 3 * i;
+                s->strips.push_back({(float*)row[0], (float*)row[1], row[2]});
+            }
+        })
+        .def("run", &Session::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+}

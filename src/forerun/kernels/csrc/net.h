@@ -1,0 +1,134 @@
+// The decoder as the passes see it: shapes, packed weights, and what one pass has to do. Plain data, shared by all
+// instruction sets; nothing here owns memory except Workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace forerun {
+
+// How the numbers of a matrix are kept. Float kinds multiply float32 activations; integer kinds quantize them per row.
+enum class Kind : int { F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
+
+constexpr int TILE = 32;      // outputs whose weights lie together
+constexpr int GROUP = 32;     // inputs that share a scale in INT4
+constexpr int LANES = 16;     // floats in one vector
+
+// A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
+//   F32, F16, BF16: [tile][input][32]     BF16 holds output j and 16 + j in one 32-bit word
+//   INT8:           [tile][input / 4][32][4] as weight + 128
+//   INT4:           [tile][input / 32][scales: 32 float16][4 x (32 x 4 bytes)], two inputs' nibbles in one byte
+struct Matrix {
+    Kind kind = Kind::F32;
+    int64_t outputs = 0, inputs = 0;
+    const uint8_t* data = nullptr;
+    const float* scale = nullptr;  // [outputs padded to a tile]; INT8
+    const float* bias = nullptr;   // [outputs padded to a tile], or none
+    int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
+    int64_t padded() const { return tiles() * TILE; }
+};
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Bytes of one tile.
+inline int64_t tile_bytes(Kind kind, int64_t inputs) {
+    switch (kind) {
+        case Kind::F32: return inputs * TILE * 4;
+        case Kind::F16:
+        case Kind::BF16: return inputs * TILE * 2;
+        case Kind::INT8: return round_up(inputs, 4) * TILE;
+        case Kind::INT4: return round_up(inputs, GROUP) / GROUP * (TILE * 2 + GROUP * TILE / 2);
+    }
+    return 0;
+}
+
+struct Norm {
+    const float* gain = nullptr;  // none: there is no such norm
+    const float* bias = nullptr;
+};
+
+struct Layer {
+    Matrix qkv, o, up, down;
+    Norm attention, attention_post, mlp, mlp_post;
+    const float* qk_gain = nullptr;  // [heads + kv_heads, dim]
+    int rope = -1;                   // index into Net::ropes
+    int64_t window = 0;              // positions seen, its own included; 0: all
+};
+
+struct Rope {
+    std::vector<float> frequencies, beyond;  // radians per position, per pair
+    float scale = 1;
+    int64_t border = 0;
+};
+
+enum class Activation : int { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3 };
+
+struct Net {
+    int64_t vocab = 0, hidden = 0, heads = 0, kv_heads = 0, dim = 0;
+    int64_t ffn = 0;  // the widest feed-forward of all layers
+    float eps = 1e-6f;
+    bool layer_norm = false, parallel = false, gated = true;
+    Activation activation = Activation::SILU;
+    float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;
+    const void* embed = nullptr;  // [vocab, hidden] in embed_kind: F32, F16 or BF16
+    Kind embed_kind = Kind::F32;
+    const float* positions = nullptr;  // [context, hidden], or none
+    Norm final_norm;
+    Matrix head;
+    std::vector<Layer> layers;
+    std::vector<Rope> ropes;
+};
+
+// Keys and values of one layer: [kv_heads, rows, dim], rows numbered by the cache.
+struct Strip {
+    float *keys = nullptr, *values = nullptr;
+    int64_t stride = 0;  // elements from one head to the next
+};
+
+struct Run {
+    int64_t first, count;  // consecutive rows of the cache
+};
+
+struct Segment {
+    int64_t start, count, past, base;
+    const uint8_t* mask;  // [count, base + count], or none: causal
+    const Run* runs;      // where its past + base + count entries lie, in order
+    int64_t num_runs;
+};
+
+struct Plan {
+    int64_t rows = 0;
+    const int64_t *tokens = nullptr, *positions = nullptr;
+    std::vector<Segment> segments;
+    const int64_t* wanted = nullptr;  // rows whose logits are asked for; none: all
+    int64_t num_wanted = 0;
+    float* logits = nullptr;  // [num_wanted, vocab]
+    std::vector<int> layers;
+    std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
+};
+
+// Scratch memory of a pass; grows and is kept.
+struct Workspace {
+    std::vector<float> x, before, a, b, turns;
+    std::vector<int8_t> quantized;
+    std::vector<float> scales;
+    std::vector<int32_t> sums;
+    std::vector<std::vector<float>> scores;  // per thread
+    std::vector<int64_t> entry;              // row of the cache that every row of the pass writes
+    std::vector<int64_t> all;                // 0, 1, 2, ...
+};
+
+// Waits for all threads of a pass; give up the processor after a while, because others may need it.
+class Team;
+
+struct Isa {
+    const char* name;
+    void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
+};
+
+const Isa* isa_avx512();
+const Isa* isa_avx2();
+const Isa* isa_plain();
+
+}  // namespace forerun

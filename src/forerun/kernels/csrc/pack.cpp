@@ -1,0 +1,95 @@
+#include "pack.h"
+
+#include <sys/mman.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "half.h"
+
+namespace forerun {
+namespace {
+
+constexpr int64_t SLACK = 64 * 1024;  // passes ask for weights ahead, beyond the end too
+constexpr int64_t HUGE_FROM = 1 << 21;
+
+float read(const void* source, Kind kind, int64_t i) {
+    if (kind == Kind::F32) return ((const float*)source)[i];
+    const uint16_t bits = ((const uint16_t*)source)[i];
+    return kind == Kind::BF16 ? widen_bfloat(bits) : widen_half(bits);
+}
+
+}  // namespace
+
+Packed::Packed(Kind kind, int64_t outputs, int64_t inputs) : kind_(kind), outputs_(outputs), inputs_(inputs) {
+    const int64_t padded = round_up(outputs, TILE);
+    size_ = padded / TILE * tile_bytes(kind, inputs);
+    void* memory = mmap(nullptr, size_ + SLACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        throw std::runtime_error("no memory for " + std::to_string(size_ >> 20) + " MiB of weights; free some, or use a smaller dtype.");
+#ifdef MADV_HUGEPAGE
+    if (size_ >= HUGE_FROM) madvise(memory, size_, MADV_HUGEPAGE);  // advice only
+#endif
+    data_ = (uint8_t*)memory;
+    if (kind == Kind::INT8) {
+        std::memset(data_, 128, size_);
+        scale_.assign(padded, 0.0f);
+    }
+}
+
+Packed::~Packed() { munmap(data_, size_ + SLACK); }
+
+uint8_t* Packed::place(int64_t row, int64_t input) const {
+    uint8_t* tile = data_ + row / TILE * tile_bytes(kind_, inputs_);
+    const int64_t lane = row % TILE;
+    switch (kind_) {
+        case Kind::F32: return tile + (input * TILE + lane) * 4;
+        case Kind::F16: return tile + (input * TILE + lane) * 2;
+        case Kind::BF16: return tile + input * TILE * 2 + lane % 16 * 4 + lane / 16 * 2;
+        default: return tile + (input / 4 * TILE + lane) * 4 + input % 4;
+    }
+}
+
+void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to) {
+    if (kind_ != Kind::INT8 && kind_ != kind)
+        throw std::invalid_argument("float weights are packed as they are; give them in the precision of the matrix.");
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t first = r * inputs_;
+        if (kind_ == Kind::F32) {
+            const float* from = (const float*)source + first;
+            for (int64_t i = 0; i < inputs_; ++i) std::memcpy(place(to[r], i), from + i, 4);
+        } else if (kind_ != Kind::INT8) {
+            const uint16_t* from = (const uint16_t*)source + first;
+            uint8_t* at = place(to[r], 0);
+            for (int64_t i = 0; i < inputs_; ++i) std::memcpy(at + i * TILE * 2, from + i, 2);
+        } else {
+            float top = 0;
+            for (int64_t i = 0; i < inputs_; ++i) top = std::fmax(top, std::fabs(read(source, kind, first + i)));
+            const float inverse = top > 0 ? 127.0f / top : 0.0f;
+            scale_[to[r]] = top / 127.0f;
+            for (int64_t i = 0; i < inputs_; ++i)
+                *place(to[r], i) = (uint8_t)((int)std::nearbyint(read(source, kind, first + i) * inverse) + 128);
+        }
+    }
+}
+
+void Packed::bias(const float* values, int64_t rows, const int64_t* to) {
+    bias_.resize(round_up(outputs_, TILE), 0.0f);
+    for (int64_t r = 0; r < rows; ++r) bias_[to[r]] = values[r];
+}
+
+float Packed::get(int64_t row, int64_t input) const {
+    const uint8_t* at = place(row, input);
+    if (kind_ == Kind::INT8) return ((int)*at - 128) * scale_[row];
+    return read(at, kind_, 0);
+}
+
+void Packed::row(int64_t row, float* out) const {
+    for (int64_t i = 0; i < inputs_; ++i) out[i] = get(row, i);
+}
+
+Matrix Packed::matrix() const {
+    return {kind_, outputs_, inputs_, data_, scale_.empty() ? nullptr : scale_.data(), bias_.empty() ? nullptr : bias_.data()};
+}
+
+}  // namespace forerun

@@ -1,0 +1,129 @@
+// Sixteen floats at a time, for whichever instruction set this file is compiled for. Every function gives a lane the
+// same bits whatever the other lanes hold; sums over lanes follow one fixed tree.
+// Included inside a namespace; the headers it needs are pass.inl's.
+
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf load(const float* p) { vf v; std::memcpy(&v, p, sizeof v); return v; }
+INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+INLINE vf splat(float f) { return vf{} + f; }
+INLINE vf zero() { return vf{}; }
+INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
+INLINE vf magnitude(vf a) { return (vf)((vi)a & 0x7fffffff); }
+
+INLINE vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    __m256 x[2], y[2], z[2];
+    std::memcpy(x, &a, 64); std::memcpy(y, &b, 64); std::memcpy(z, &c, 64);
+    z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]); z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
+    std::memcpy(&c, z, 64);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE float sum(vf v) {
+    float f[16]; std::memcpy(f, &v, 64);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; ++i) f[i] += f[i + step];
+    return f[0];
+}
+
+INLINE float largest(vf v) {
+    float f[16]; std::memcpy(f, &v, 64);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; ++i) f[i] = f[i] > f[i + step] ? f[i] : f[i + step];
+    return f[0];
+}
+
+// The nearest whole number, ties to even, for |x| < 2^22.
+INLINE vf nearest(vf x) {
+    const vf magic = splat(12582912.0f);
+    return (x + magic) - magic;
+}
+
+// e^x to 2 units in the last place; exactly 0 below -87, so that a hidden key weighs nothing.
+INLINE vf exponential(vf x) {
+    const vi low = x < -87.0f;
+    x = select(x > 88.0f, splat(88.0f), x);
+    x = select(low, zero(), x);
+    const vf n = nearest(x * 1.44269504088896341f);
+    vf r = fma(n, splat(-0.693359375f), x);
+    r = fma(n, splat(2.12194440e-4f), r);
+    vf p = splat(1.9875691500e-4f);
+    p = fma(p, r, splat(1.3981999507e-3f));
+    p = fma(p, r, splat(8.3334519073e-3f));
+    p = fma(p, r, splat(4.1665795894e-2f));
+    p = fma(p, r, splat(1.6666665459e-1f));
+    p = fma(p, r, splat(5.0000001201e-1f));
+    p = fma(p, r * r, r) + 1.0f;
+    const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+    return select(low, zero(), p * (vf)power);
+}
+
+INLINE vf hyperbolic_tangent(vf x) {
+    const vf y = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
+    const vf small = fma(x * x * x, splat(-1.0f / 3), x);  // where the difference above would cancel
+    return select(magnitude(x) < 0.02f, small, select(x < 0.0f, -y, y));
+}
+
+// erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+INLINE vf error_function(vf x) {
+    const vf a = magnitude(x), t = 1.0f / fma(splat(0.3275911f), a, splat(1.0f));
+    vf p = splat(1.061405429f);
+    p = fma(p, t, splat(-1.453152027f));
+    p = fma(p, t, splat(1.421413741f));
+    p = fma(p, t, splat(-0.284496736f));
+    p = fma(p, t, splat(0.254829592f));
+    const vf y = 1.0f - p * t * exponential(-a * a);
+    return select(x < 0.0f, -y, y);
+}
+
+INLINE vf activate(Activation kind, vf x) {
+    switch (kind) {
+        case Activation::SILU: return x / (exponential(-x) + 1.0f);
+        case Activation::GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
+        case Activation::GELU_TANH: {
+            const vf inner = fma(x * x * x, splat(0.044715f), x) * 0.79788456080286536f;
+            return x * 0.5f * (hyperbolic_tangent(inner) + 1.0f);
+        }
+        case Activation::RELU: return select(x > 0.0f, x, zero());
+    }
+    return x;
+}
+
+// Two vectors of weights: outputs 0-15 and 16-31 of one input.
+template <Kind K> INLINE void load_weights(const uint8_t* p, vf& low, vf& high) {
+    if constexpr (K == Kind::F32) {
+        low = load((const float*)p);
+        high = load((const float*)p + 16);
+    } else if constexpr (K == Kind::BF16) {
+        vi both; std::memcpy(&both, p, 64);
+        low = (vf)(both << 16);
+        high = (vf)(both & (int32_t)0xffff0000);
+    } else {
+#if defined(__AVX512F__)
+        low = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+        high = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(p + 32)));
+#else
+        float f[32];
+        for (int i = 0; i < 32; ++i) {
+            uint16_t half; std::memcpy(&half, p + 2 * i, 2);
+            f[i] = widen_half(half);
+        }
+        low = load(f); high = load(f + 16);
+#endif
+    }
+}
+
+// Calls f(constant 0), f(constant 1), ...: indices of register arrays must be constants, or they go to memory.
+template <int N> struct Index { static constexpr int value = N; };
+template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
+template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }

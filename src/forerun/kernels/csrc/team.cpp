@@ -1,0 +1,43 @@
+#include "team.h"
+
+namespace forerun {
+
+Team::Team(int size) : size_(size < 1 ? 1 : size) {
+    for (int id = 1; id < size_; ++id) threads_.emplace_back([this, id] { serve(id); });
+}
+
+Team::~Team() {
+    stop_.store(true);
+    round_.fetch_add(1);
+    round_.notify_all();
+    for (auto& thread : threads_) thread.join();
+}
+
+void Team::run(const std::function<void(int)>& work) {
+    std::lock_guard<std::mutex> lock(one_);
+    if (size_ == 1) return work(0);
+    work_ = &work;
+    busy_.store(size_ - 1, std::memory_order_relaxed);
+    round_.fetch_add(1, std::memory_order_release);
+    round_.notify_all();
+    work(0);
+    for (int spins = 0; busy_.load(std::memory_order_acquire) > 0; ++spins) {
+        if (spins < PATIENCE) relax();
+        else std::this_thread::yield();
+    }
+    work_ = nullptr;
+}
+
+void Team::serve(int id) {
+    unsigned seen = 0;
+    while (true) {
+        for (int spins = 0; round_.load(std::memory_order_acquire) == seen && spins < PATIENCE; ++spins) relax();
+        round_.wait(seen, std::memory_order_acquire);  // sleeps in the kernel
+        seen = round_.load(std::memory_order_acquire);
+        if (stop_.load()) return;
+        (*work_)(id);
+        busy_.fetch_sub(1, std::memory_order_release);
+    }
+}
+
+}  // namespace forerun

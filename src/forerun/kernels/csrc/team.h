@@ -1,0 +1,64 @@
+// Threads that run passes together: they spin briefly between passes, then sleep; inside a pass they meet at barriers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace forerun {
+
+inline void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+class Team {
+public:
+    explicit Team(int size);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    int size() const { return size_; }
+    // Run `work(id)` on every thread, the caller being 0; one run at a time.
+    void run(const std::function<void(int)>& work);
+
+    // All threads of a run have come here.
+    void meet() {
+        if (size_ == 1) return;
+        const int turn = turn_.load(std::memory_order_relaxed);
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            turn_.store(turn + 1, std::memory_order_release);
+            return;
+        }
+        for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) {
+            if (spins < PATIENCE) relax();
+            else std::this_thread::yield();  // whoever is late may be waiting for this very core
+        }
+    }
+
+private:
+    static constexpr int PATIENCE = 4096;
+    void serve(int id);
+
+    const int size_;
+    const std::function<void(int)>* work_ = nullptr;
+    alignas(64) std::atomic<int> arrived_{0};
+    alignas(64) std::atomic<int> turn_{0};
+    alignas(64) std::atomic<unsigned> round_{0};
+    alignas(64) std::atomic<int> busy_{0};
+    std::atomic<bool> stop_{false};
+    std::mutex one_;
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace forerun

@@ -1,0 +1,243 @@
+"""The dense decoder in compiled code: one call is a whole pass, from tokens to logits, on the CPU in float32.
+
+Weights stay in the checkpoint's own precision and are widened inside the multiplication; a row's logits are the same to
+the bit whatever else is in the pass. Does not: run families that norm all heads together or heads by layer norm.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from forerun.caches.contract import Cache
+from forerun.kernels import native
+from forerun.layers.rope import Rope
+from forerun.models.assemble import Assembler, Reader
+from forerun.models.contract import ModelInfo
+from forerun.models.inflate import Growing, Noise
+from forerun.models.recipe import Recipe, TransformerConfig
+from forerun.types import Pass, PassOutput
+from forerun.weights.load import Checkpoint, trim
+
+KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+INT8 = 3
+ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
+TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
+HEAD_DIM_MAX = 1024
+
+
+def supports(config: TransformerConfig, info: ModelInfo) -> bool:
+    """Whether the compiled passes exist here and cover this decoder."""
+    plain = info.layout.device.type == "cpu" and info.layout.dtype == torch.float32 and native.load() is not None
+    heads = config.qk_norm == "" or (config.qk_norm in {"head", "heads"} and config.norm == "rms")
+    return plain and heads and config.head_dim <= HEAD_DIM_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one stored weight, and which outputs of the packed matrix they become."""
+
+    name: str
+    to: torch.Tensor
+
+
+class Packer:
+    """Reads a checkpoint tensor by tensor straight into packed matrices."""
+
+    def __init__(self, recipe: Recipe, reader: Reader, *, int8: bool) -> None:
+        self.config, self.names, self.reader, self.int8 = recipe.config, recipe.names, reader, int8
+        self.parts = Assembler(recipe, reader)
+        self.nbytes = 0
+        self._native: Any = native.load()
+
+    def decoder(self) -> Any:  # noqa: ANN401 - a class of the extension
+        config = self.config
+        sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
+        sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
+        numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
+        numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
+        made = self._native.Decoder(self._native.isas()[0], [int(s) for s in sizes], numbers)
+        ropes: list[Rope] = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
+        for rope in ropes:
+            made.rope(list(rope.frequencies), list(rope.beyond or ()), rope.scale, rope.border)
+        for index in range(config.num_layers):
+            self._layer(made, index, ropes)
+            trim()
+        self._ends(made)
+        return made
+
+    def _layer(self, made: Any, index: int, ropes: list[Rope]) -> None:  # noqa: ANN401
+        config, names = self.config, self.names
+        place, rope = names.layer.format(index), config.ropes[index]
+        norms = [names.attention_norm if config.pre_norm else "", names.attention_post_norm if config.post_norm else ""]
+        norms += [names.mlp_norm if config.pre_norm and not config.shared_norm else ""]
+        norms += [names.mlp_post_norm if config.post_norm else ""]
+        made.layer(
+            self._qkv(index, place),
+            self._matrix(config.hidden_size, [self._rows(place + names.o, config.hidden_size)], bias=config.o_bias),
+            self._up(place),
+            self._matrix(
+                config.hidden_size, [self._rows(place + names.down, config.hidden_size)], bias=config.mlp_bias
+            ),
+            [vector for name in norms for vector in self._norm(place + name if name else "")],
+            self.parts.qk_gains(index, place).flatten().numpy() if config.qk_norm else None,
+            ropes.index(rope) if rope is not None else -1,
+            config.windows[index] or 0,
+        )
+
+    def _qkv(self, index: int, place: str) -> Any:  # noqa: ANN401
+        config, names = self.config, self.names
+        sizes = [heads * config.head_dim for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+        total = sum(sizes)
+        to = torch.empty(total, dtype=torch.int64)
+        to[self.parts.ordered(index, torch.arange(total))] = torch.arange(total)
+        if names.qkv:
+            blocks = [Block(place + names.qkv, to)]
+        else:
+            rows = to.split(sizes)
+            blocks = [Block(place + name, part) for name, part in zip((names.q, names.k, names.v), rows, strict=True)]
+        return self._matrix(total, blocks, bias=config.qkv_bias)
+
+    def _up(self, place: str) -> Any:  # noqa: ANN401
+        config, names = self.config, self.names
+        if not config.gated:
+            return self._matrix(config.ffn_size, [self._rows(place + names.up, config.ffn_size)], bias=config.mlp_bias)
+        rows = torch.arange(config.ffn_size)
+        gate = rows // HALF * TILE + rows % HALF
+        blocks = [Block(place + names.gate, gate), Block(place + names.up, gate + HALF)]
+        if names.gate_up:
+            blocks = [Block(place + names.gate_up, torch.cat([block.to for block in blocks]))]
+        return self._matrix(-(-config.ffn_size // HALF) * TILE, blocks, bias=config.mlp_bias)
+
+    def _rows(self, name: str, count: int) -> Block:
+        return Block(name, torch.arange(count))
+
+    def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool) -> Any:  # noqa: ANN401
+        stored = [self.reader.raw(f"{block.name}.weight") for block in blocks]
+        dtype = stored[0].dtype if len({t.dtype for t in stored}) == 1 and stored[0].dtype in KINDS else torch.float32
+        flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
+        made = self._native.Packed(INT8 if self.int8 else KINDS[dtype], outputs, stored[0].shape[0 if flip else 1])
+        for block, weight in zip(blocks, stored, strict=True):
+            rows = (weight.t() if flip else weight).to(dtype).contiguous()
+            made.fill(rows.data_ptr(), KINDS[dtype], block.to.numpy())
+            self.reader.release(f"{block.name}.weight")
+            if bias:
+                made.bias(self.reader.get(f"{block.name}.bias").numpy(), block.to.numpy())
+        self.nbytes += made.nbytes
+        return made
+
+    def _norm(self, name: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if not name:
+            return None, None
+        gain = self.parts.gain(f"{name}.weight").numpy()
+        return gain, self.reader.get(f"{name}.bias").numpy() if self.config.norm_bias else None
+
+    def _ends(self, made: Any) -> None:  # noqa: ANN401
+        config, names = self.config, self.names
+        embed = self.reader.raw(f"{names.embed}.weight")
+        if embed.dtype not in KINDS:
+            embed = embed.float()
+        positions = self.reader.optional(f"{names.positions}.weight", present=config.learned_positions)
+        name = names.embed if config.tied else names.head
+        head = self._matrix(config.vocab_size, [self._rows(name, config.vocab_size)], bias=config.head_bias)
+        flat = positions.flatten().numpy() if positions is not None else None
+        made.ends(embed, embed.data_ptr(), KINDS[embed.dtype], flat, *self._norm(names.final_norm), head)
+
+
+class NativeTransformer(Growing):
+    """A decoder whose passes are compiled."""
+
+    def __init__(self, config: TransformerConfig, info: ModelInfo, decoder: Any, team: Any) -> None:  # noqa: ANN401
+        self.config, self.info = config, info
+        self.numel, self.widths = decoder.numel, tuple(decoder.widths)
+        self._native: Any = native.load()
+        self._decoder, self._team = decoder, team
+        self._sessions: WeakKeyDictionary[Cache, Callable[..., None]] = WeakKeyDictionary()
+
+    def forward(self, work: Pass, cache: Cache) -> PassOutput:
+        session = self._sessions.get(cache) or self._begin(cache)
+        rows, plan = work.tokens.shape[0], work.plan
+        segments, runs = self._segments(work, cache)
+        layers = np.array(plan.layers, dtype=np.int64) if plan is not None else None
+        count = rows if work.logits is None else work.logits.shape[0]
+        logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
+        hidden = self._hidden(work, rows)
+        wanted = work.logits.numpy() if work.logits is not None else None
+        session(
+            work.tokens.numpy(),
+            work.positions.numpy(),
+            segments,
+            runs,
+            wanted,
+            logits.data_ptr(),
+            logits.shape[0],
+            layers,
+            [(at, out.data_ptr()) for at, out in hidden.items()],
+        )
+        if not work.hidden:
+            return PassOutput(logits, {})
+        order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
+        return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in work.hidden})
+
+    def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
+        """Room for the hidden states that are asked for, by place in the order of the layers that run."""
+        if not work.hidden:
+            return {}
+        order = list(work.plan.layers) if work.plan is not None else list(range(self.info.num_layers))
+        return {_index(order, layer): torch.empty(rows, self.info.hidden_size) for layer in work.hidden}
+
+    def grow(self, config: TransformerConfig, info: ModelInfo, width: int, noise: Noise) -> "NativeTransformer":
+        hidden, heads = config.hidden_size, config.num_heads + 2 * config.num_kv_heads
+        out = config.num_heads * config.head_dim
+        decoder, kind = self._decoder.copy(), INT8 if self._decoder.int8 else KINDS[torch.bfloat16]
+        nbytes = 0
+        for _ in range(self.info.num_layers, config.num_layers):
+            up = (width * (1 + config.gated), hidden)
+            shapes = ((heads * config.head_dim, hidden), (hidden, out), up, (hidden, width))
+            made = [self._native.Packed(kind, *shape) for shape in shapes]
+            for matrix, shape, silent in zip(made, shapes, (False, True, False, True), strict=True):
+                weight = (noise(*shape).zero_() if silent else noise(*shape)).bfloat16()
+                matrix.fill(weight.data_ptr(), KINDS[torch.bfloat16], np.arange(shape[0]))
+            decoder.repeat(*made)
+            nbytes += sum(matrix.nbytes for matrix in made)
+            trim()
+        info = replace(info, weight_bytes=info.weight_bytes + nbytes)
+        return NativeTransformer(config, info, decoder, self._team)
+
+    def _begin(self, cache: Cache) -> Callable[..., None]:
+        pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
+        strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
+        session = self._native.Session(self._decoder, self._team, np.array(strips, dtype=np.int64))
+        self._sessions[cache] = session.run
+        run: Callable[..., None] = session.run
+        return run
+
+    def _segments(self, work: Pass, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
+        """Segments [n, 7] and the runs of cache rows [m, 2] that they point into."""
+        table: list[tuple[int, ...]] = []
+        runs: list[tuple[int, int]] = []
+        for s in work.segments:
+            held = cache.runs(s)
+            mask = s.mask.data_ptr() if s.mask is not None else 0
+            table.append((s.start, s.count, s.past, s.base, mask, len(runs), len(held)))
+            runs += held
+        return np.array(table, dtype=np.int64), np.array(runs, dtype=np.int64)
+
+
+def _index(order: list[int], layer: int) -> int:
+    return len(order) - 1 if layer == -1 else order.index(layer)
+
+
+def assemble_native(
+    recipe: Recipe, checkpoint: Checkpoint, info: ModelInfo, threads: int, *, int8: bool = False
+) -> NativeTransformer:
+    """The decoder that a recipe and a checkpoint make; `int8` rounds weights and activations to whole numbers."""
+    reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
+    packer = Packer(recipe, reader, int8=int8)
+    decoder = packer.decoder()
+    trim()
+    module: Any = native.load()
+    return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), decoder, module.Team(threads))

@@ -1,0 +1,190 @@
+"""Compiled passes: a row's bits are its own, whatever shares the pass; whole-number weights do what they say."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.caches.contiguous import ContiguousCache
+from forerun.caches.paged import PagedCache
+from forerun.engine.runner import ModelRunner
+from forerun.errors import ConfigError
+from forerun.kernels import native
+from forerun.models import load
+from forerun.models.load import load_model
+from forerun.types import Work
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
+VOCAB = 96
+SHAPES = {
+    "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},
+    "gemma2": {"head_dim": 16, "sliding_window": 5, "num_key_value_heads": 1},
+    "gpt_neox": {"hidden_size": 64},
+}
+
+
+def save(folder, family, dtype=torch.bfloat16, **changes):
+    small = {"vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 4, "max_position_embeddings": 256}
+    config = transformers.AutoConfig.for_model(family, **small | SHAPES[family] | changes)
+    torch.manual_seed(3)
+    theirs = transformers.AutoModelForCausalLM.from_config(config)
+    for weight in theirs.parameters():
+        weight.data = weight.data + torch.randn_like(weight) * 0.2
+    theirs.to(dtype).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {family: save(tmp_path_factory.mktemp(family), family) for family in SHAPES}
+
+
+@pytest.fixture(scope="module")
+def models(folders):
+    """One thread and two, float weights and whole ones, of every family."""
+    kinds = {(threads, dtype): (dtype, threads) for threads in (1, 2) for dtype in ("auto", "int8")}
+    return {
+        (family, *key): load_model(folder, dtype, "cpu", threads)
+        for family, folder in folders.items()
+        for key, (dtype, threads) in kinds.items()
+    }
+
+
+def opened(model, cache=ContiguousCache, slots=4):
+    options = cache.Options(**({"block_size": 4} if cache is PagedCache else {}))
+    return ModelRunner(model, cache(options, model.info.layout, slots, 96))
+
+
+def feed(runner, tokens, cuts=()):
+    """Commit tokens in chunks; returns the slot and the logits of every row."""
+    slot, _ = runner.cache.open(())
+    rows = []
+    for start, end in zip((0, *cuts), (*cuts, len(tokens)), strict=True):
+        part = tuple(tokens[start:end])
+        runner.cache.reserve(slot, len(part))
+        rows.append(runner.run([Work(slot, part, logits=tuple(range(len(part))))])[0].logits)
+        runner.cache.keep(slot, part, range(len(part)))
+    return slot, torch.cat(rows)
+
+
+tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
+
+
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(["auto", "int8"]))
+def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, dtype):
+    tokens = data.draw(tokens_of)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=4))) if len(tokens) > 1 else []
+    _, whole = feed(opened(models[family, 1, dtype]), tokens)
+    cache = data.draw(st.sampled_from([ContiguousCache, PagedCache]))
+    _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), dtype], cache), tokens, cuts)
+    assert torch.equal(whole, parts)
+
+
+def grow_tree(data, nodes):
+    return (-1, *(data.draw(st.integers(-1, node - 1)) for node in range(1, nodes)))
+
+
+def path_to(parents, node):
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = parents[node]
+    return found[::-1]
+
+
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(["auto", "int8"]))
+def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, dtype):
+    prompt = data.draw(tokens_of)
+    parents = grow_tree(data, data.draw(st.integers(1, 20)))
+    nodes = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(parents), max_size=len(parents)))
+    neighbour = data.draw(tokens_of)
+    model = models[family, data.draw(st.sampled_from([1, 2])), dtype]
+    runner = opened(model, data.draw(st.sampled_from([ContiguousCache, PagedCache])))
+    slot, _ = feed(runner, prompt)
+    other, _ = feed(runner, neighbour)
+    runner.cache.reserve(slot, len(nodes))
+    runner.cache.reserve(other, 1)
+    tree = Work(slot, tuple(nodes), parents, logits=tuple(range(len(nodes))))
+    _, out = runner.run([Work(other, (1,), logits=(0,)), tree])
+    node = data.draw(st.integers(0, len(nodes) - 1))
+    path = path_to(parents, node)
+    _, alone = feed(opened(models[family, 1, dtype]), [*prompt, *(nodes[i] for i in path)])
+    assert torch.equal(out.logits[node], alone[-1])
+
+
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("isa", ["avx2", "plain"])
+def test_every_instruction_set_computes_the_same_function(folders, models, monkeypatch, family, isa):
+    module = native.load()
+    if isa not in module.isas():
+        pytest.skip(f"this processor has no {isa}")
+    tokens = list(range(30))
+    for dtype in ("auto", "int8"):
+        _, best = feed(opened(models[family, 1, dtype]), tokens)
+        facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Packed", "Decoder", "Team", "Session")})
+        facade.isas = lambda: [isa]
+        monkeypatch.setattr(native, "load", lambda facade=facade: facade)
+        other = load_model(folders[family], dtype)
+        monkeypatch.undo()
+        _, here = feed(opened(other), tokens)
+        torch.testing.assert_close(here, best, atol=2e-3 if dtype == "int8" else 2e-4, rtol=1e-4)
+
+
+def test_whole_weights_are_the_nearest_multiples_of_their_scale():
+    module, rng = native.load(), np.random.default_rng(0)
+    weights = rng.standard_normal((40, 50)).astype(np.float32)
+    packed = module.Packed(3, 40, 50)
+    packed.fill(weights.ctypes.data, 0, np.arange(40))
+    back = np.empty(50, np.float32)
+    for row in range(40):
+        packed.row(row, back.ctypes.data)
+        scale = np.abs(weights[row]).max() / 127
+        np.testing.assert_allclose(back, np.round(weights[row] / scale) * scale, atol=scale * 1e-3)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(0, torch.float32), (1, torch.float16), (2, torch.bfloat16)])
+def test_float_weights_are_kept_to_the_bit(kind, dtype):
+    module = native.load()
+    weights = torch.randn(70, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
+    packed, order = module.Packed(kind, 70, 33), torch.randperm(70, generator=torch.Generator().manual_seed(1))
+    packed.fill(weights.data_ptr(), kind, order.numpy())
+    back = torch.empty(33)
+    for row, to in enumerate(order.tolist()):
+        packed.row(to, back.data_ptr())
+        assert torch.equal(back, weights[row].float())
+
+
+def test_int8_stays_near_the_float_model(models):
+    for family in SHAPES:
+        _, exact = feed(opened(models[family, 1, "auto"]), list(range(40)))
+        _, near = feed(opened(models[family, 1, "int8"]), list(range(40)))
+        p = exact.softmax(-1)
+        divergence = (p * (exact.log_softmax(-1) - near.log_softmax(-1))).sum(-1).mean()
+        assert 0 < divergence < 0.02
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+def test_every_stored_precision_gives_torchs_logits(tmp_path, monkeypatch, stored):
+    folder = save(tmp_path, "llama", stored)
+    _, ours = feed(opened(load_model(folder)), list(range(30)))
+    monkeypatch.setattr(native, "load", lambda: None)
+    _, plain = feed(opened(load_model(folder)), list(range(30)))
+    torch.testing.assert_close(ours, plain, atol=1e-4, rtol=1e-4)
+
+
+def test_int8_without_compiled_passes_is_refused(folders, monkeypatch):
+    monkeypatch.setattr(native, "load", lambda: None)
+    with pytest.raises(ConfigError, match=r"dtype 'int8' cannot run .*; use dtype='auto'"):
+        load_model(folders["llama"], "int8")
+    assert load_model(folders["llama"], "fastest").info.layout.dtype == torch.float32
+
+
+def test_small_models_run_on_one_thread():
+    assert load.threads_for(1 << 20) == 1
+    assert load.threads_for(1 << 30) >= 1
