@@ -12,6 +12,8 @@ from hypothesis import settings
 
 settings.register_profile("forerun", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("forerun")  # the same examples every time: a red run can be run again
+# Before a release: `--hypothesis-profile thorough`. Tests count their examples in multiples of the profile's.
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=5000, stateful_step_count=100)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

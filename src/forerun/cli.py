@@ -8,7 +8,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ import click
 
 from forerun.config import Config
 from forerun.errors import ForerunError
-from forerun.types import Sampling
+from forerun.types import Event, Sampling
 
 if TYPE_CHECKING:
-    from forerun.llm import LLM
+    from forerun.llm import LLM, Result
 
 Command = Callable[..., Any]
 
@@ -88,29 +88,42 @@ def open_llm(config: dict[str, Any]) -> "LLM":
 
 @program.command()
 @click.argument("prompt")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with tokens, sources and statistics.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text: tokens, sources, statistics.")
+@click.option("--n", "count", default=1, help="Independent texts, one after the other.", show_default=True)
 @config_options
 @sampling_options
-def generate(prompt: str, *, as_json: bool, **values: Any) -> None:  # noqa: ANN401
+def generate(prompt: str, *, as_json: bool, count: int, **values: Any) -> None:  # noqa: ANN401
     """Continue PROMPT; '-' reads it from standard input."""
     config, sampling = split(values)
     text = sys.stdin.read() if prompt == "-" else prompt
     llm = open_llm(config)
-    if as_json:
-        click.echo(_as_json(llm, text, Sampling(**sampling)))
-        return
-    failed = None
-    for event in llm.stream(text, Sampling(**sampling)):
+    if as_json or count != 1:
+        errors = _print_all(llm.generate(text, Sampling(**sampling), count), as_json=as_json)
+    else:
+        errors = _print_stream(llm.stream(text, Sampling(**sampling)))
+    if errors and not as_json:
+        raise ForerunError(errors[0])
+
+
+def _print_all(results: "list[Result]", *, as_json: bool) -> list[str]:
+    """Every text on its own; the errors among them."""
+    for result in results:
+        click.echo(_as_json(result) if as_json else result.text)
+    return [result.error for result in results if result.error]
+
+
+def _print_stream(events: Iterator[Event]) -> list[str]:
+    """Text as it comes; its error, if it ended with one."""
+    errors = []
+    for event in events:
         click.echo(event.text, nl=False)
         sys.stdout.flush()
-        failed = event.error
+        errors += [event.error] if event.error else []
     click.echo()
-    if failed:
-        raise ForerunError(failed)
+    return errors
 
 
-def _as_json(llm: "LLM", prompt: str, sampling: Sampling) -> str:
-    result = llm.generate(prompt, sampling)[0]
+def _as_json(result: "Result") -> str:
     stats = result.stats
     return json.dumps(
         {
@@ -119,6 +132,7 @@ def _as_json(llm: "LLM", prompt: str, sampling: Sampling) -> str:
             "sources": result.sources,
             "finish_reason": result.finish_reason,
             "error": result.error,
+            "seed": result.seed,
             "steps": stats.steps,
             "tokens_per_step": stats.tokens_per_step,
             "acceptance_rate": stats.acceptance_rate,

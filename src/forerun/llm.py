@@ -1,7 +1,7 @@
 """LLM(...).generate / .stream / .chat: the library face."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +14,7 @@ from forerun.engine.stats import RequestStats
 from forerun.errors import RequestError
 from forerun.models.contract import Model
 from forerun.models.tokenizer import Tokenizer
+from forerun.rng import sample_seed
 from forerun.types import Emission, Event, Sampling
 
 Prompt = str | Sequence[int]
@@ -22,7 +23,7 @@ Messages = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one prompt."""
+    """What became of one prompt, or of one sample of it."""
 
     prompt_tokens: tuple[int, ...]
     text: str
@@ -32,6 +33,7 @@ class Result:
     error: str | None = None
     seconds: float = 0.0  # from the request to its last token
     first_token: float = 0.0  # seconds to the first token
+    seed: int = 0  # `Sampling(seed=...)` with this one gives the same text again, alone
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -54,6 +56,7 @@ class _Collector:
     """Events of one request -> its Result."""
 
     prompt: tuple[int, ...]
+    seed: int
     began: float
     emissions: list[Emission] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -75,6 +78,7 @@ class _Collector:
             event.error,
             event.time - self.began,
             self.first,
+            self.seed,
         )
 
 
@@ -93,16 +97,28 @@ class LLM:
         self.engine: Engine = build_engine(self.config, self.model, self.tokenizer.decode, options)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling: Sampling | None = None, *, progress: bool = False
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: Sampling | None = None,
+        n: int = 1,
+        *,
+        progress: bool = False,
     ) -> list[Result]:
-        """One Result per prompt, in their order; all of them run together."""
-        many = _as_list(prompts)
+        """`n` Results per prompt, all of the first prompt first; everything runs together.
+
+        The samples of a prompt are independent; at temperature 0 they are the same. Sample 0 is what n=1 gives for
+        the seed, the others have seeds made from it, and `Sampling(seed=result.seed)` gives any of them again alone
+        (where neighbours may cut a draft short for want of room, the verifier `match` still does).
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise RequestError(f"n is {n!r}; give a whole number of at least 1.")
+        many = [prompt for prompt in _as_list(prompts) for _ in range(n)]
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}
         try:
-            for prompt in many:
-                number, tokens = self._add(prompt, sampling)
-                collectors[number] = _Collector(tokens, perf_counter())
+            for i, prompt in enumerate(many):
+                number, collector = self._add(prompt, _sample(sampling or Sampling(), i % n))
+                collectors[number] = collector
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))
                 while len(results) < len(many):
@@ -117,7 +133,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None) -> Iterator[Event]:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
-        number, _ = self._add(prompt, sampling)
+        number, _ = self._add(prompt, sampling or Sampling())
         done = False
         try:
             while not done:
@@ -142,15 +158,22 @@ class LLM:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
         return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
 
-    def _add(self, prompt: Prompt, sampling: Sampling | None) -> tuple[int, tuple[int, ...]]:
+    def _add(self, prompt: Prompt, sampling: Sampling) -> tuple[int, _Collector]:
         tokens = self.encode(prompt)
-        return self.engine.add(tokens, sampling or Sampling()), tuple(tokens)
+        number = self.engine.add(tokens, sampling)
+        seed = self.engine.requests[number].sampling.seed  # a fresh one where none was given
+        return number, _Collector(tuple(tokens), seed or 0, perf_counter())
 
     def _drop(self, numbers: set[int]) -> None:
         for number in numbers:
             self.engine.abort(number)
         while numbers and not numbers.isdisjoint(self.engine.requests):
             self.engine.step()
+
+
+def _sample(sampling: Sampling, sample: int) -> Sampling:
+    """The sampling of one of many samples; without a seed every sample gets a fresh one anyway."""
+    return sampling if sampling.seed is None else replace(sampling, seed=sample_seed(sampling.seed, sample))
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -19,7 +19,20 @@ import torch
 from forerun.types import Dist
 
 _KEY = Struct("<QqqqB")
+_SAMPLE = Struct("<QQ")  # of another length than _KEY, so that no seed is also a draw
+_SEEDS = 2**64
 _UNIT = 2.0**-53
+
+
+def sample_seed(seed: int, sample: int) -> int:
+    """The seed of one of many samples of a request: sample 0 has the seed itself, the others a hash of both.
+
+    A sample is an ordinary request with this seed, so it can be had again alone.
+    """
+    if sample == 0:
+        return seed
+    key = _SAMPLE.pack(seed % _SEEDS, sample)
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
 
 
 class Purpose(IntEnum):
@@ -53,7 +66,7 @@ class CounterRng(Rng):
     """Numbers from a keyed hash of (seed, step, position, index, purpose): no state, so nothing can drift."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed & 0xFFFFFFFFFFFFFFFF
+        self.seed = seed % _SEEDS
 
     def uniform(self, purpose: Purpose, depth: int, index: int = 0) -> float:
         """A float64 in [0, 1) with 53 random bits."""

@@ -15,6 +15,7 @@ from forerun.errors import RequestError
 from forerun.types import Context, Dist, Draft, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
+_STUCK = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,16 @@ class Shaper:
     prompt_length: int
     eos: tuple[int, ...] = ()
 
-    def best(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> list[int]:
-        """The greedy choice of every row [n, vocab] -> n token ids."""
-        choice: list[int] = self.bend(logits, paths).argmax(-1).tolist()
-        return choice
-
     def probabilities(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
         """P of every row [n, vocab] -> [n, vocab]; float32, or float64 where the logits are."""
+        return self.shape(self.bend(logits, paths))
+
+    def shape(self, bent: torch.Tensor) -> torch.Tensor:
+        """P of rows that are bent already."""
         s = self.sampling
-        bent = self.bend(logits, paths)
         if s.greedy:
-            return torch.nn.functional.one_hot(bent.argmax(-1), logits.shape[-1]).to(_real(logits))
-        real = bent.to(_real(logits))
+            return torch.nn.functional.one_hot(bent.argmax(-1), bent.shape[-1]).to(_real(bent))
+        real = bent.to(_real(bent))
         p = torch.softmax(real if s.temperature == 1 else real / s.temperature, -1)
         for cut in _cuts(s):
             p = torch.where(cut(p), p, 0)
@@ -45,9 +44,16 @@ class Shaper:
         return p
 
     def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
-        """Logits after bans, biases and penalties; the same tensor where none is asked for."""
+        """Logits after bans, biases and penalties; RequestError where these leave no token in some row."""
+        bent, stuck = self.bent(logits, paths)
+        if stuck:
+            raise RequestError(_STUCK)
+        return bent
+
+    def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, list[int]]:
+        """As `bend`, with the rows in which no token is left; these are flat. No copy where nothing is asked for."""
         if not self.bends:
-            return logits
+            return logits, []
         rows = [paths(i) for i in range(len(logits))]
         bent = self._penalize(logits.to(_real(logits), copy=True), rows)
         if self.sampling.logit_bias:
@@ -61,10 +67,8 @@ class Shaper:
             allowed = torch.zeros(bent.shape[-1], dtype=torch.bool, device=bent.device)
             allowed[list(self.sampling.allowed_tokens)] = True
             bent.masked_fill_(~allowed, -torch.inf)
-        if bent.amax(-1).isneginf().any():
-            message = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
-            raise RequestError(message)
-        return bent
+        stuck = bent.amax(-1).isneginf()
+        return bent.masked_fill_(stuck[:, None], 0), stuck.nonzero().flatten().tolist()
 
     @property
     def bends(self) -> bool:
@@ -99,7 +103,10 @@ class Shaper:
 
 
 class Rows:
-    """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i."""
+    """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i.
+
+    `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter.
+    """
 
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
         shaper, logits = Shaper(context.sampling, context.tokens, context.prompt_length, eos), output.logits
@@ -107,13 +114,15 @@ class Rows:
         def paths(row: int) -> Path:
             return path_to(draft, row - 1)
 
+        bent, stuck = shaper.bent(logits, paths)
+        if 0 in stuck:
+            raise RequestError(_STUCK)
+        self.stuck = frozenset(row - 1 for row in stuck)
         self._best: Sequence[int] | None = None
         if not context.sampling.greedy:
-            self._rows = shaper.probabilities(logits, paths).cpu().numpy()
-        elif shaper.bends:
-            self._best = shaper.best(logits, paths)
+            self._rows = shaper.shape(bent).cpu().numpy()
         else:
-            self._best = output.best
+            self._best = bent.argmax(-1).tolist() if shaper.bends else output.best
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])

@@ -229,6 +229,7 @@ class Output:
     logits: "torch.Tensor"  # [len(work.logits), vocab]
     best: tuple[int, ...]  # the most likely token of every row of logits, the lowest id where several are
     peak: tuple[float, ...]  # its logit; not finite where the row is broken
+    mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
     hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
 
 
@@ -262,6 +263,16 @@ class PassOutput:
 
     logits: "torch.Tensor"  # [n, vocab]
     hidden: Mapping[int, "torch.Tensor"]  # layer -> [rows, hidden]
+    peaks: "Peaks | None" = None  # where the model found them on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What stands out in rows of logits."""
+
+    best: Sequence[int]  # the first most likely token of every row
+    peak: Sequence[float]  # its logit; NaN where the row has one
+    mass: Sequence[float] | None = None  # sum of e^(logit - peak): the best token's probability is 1 / mass
 
 
 @dataclass(frozen=True, slots=True)

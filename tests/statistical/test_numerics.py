@@ -12,6 +12,7 @@ from forerun.testing.mutants import MUTANTS, Refused
 from forerun.types import Dist, Draft
 from forerun.verifiers.rejection import RejectionVerifier
 
+EXAMPLES = settings.default.max_examples  # 100; more with --hypothesis-profile thorough
 QUANTUM = 2.0**-149  # the least float32; below the normal numbers it is the error that rounding leaves
 BOUND = 1e-5
 KINDS = ("dense", "equal", "disjoint", "holes", "one-hot p", "one-hot q", "denormal", "nearly equal", "peaked")
@@ -73,7 +74,7 @@ def test_half_precision_is_seen(vocab):
 FLOATS = arrays.arrays(np.float32, st.integers(2, 8), elements=st.floats(0, 1, width=32))
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * EXAMPLES)
 @given(FLOATS, st.integers(0, 2**32 - 1))
 @example(np.array([1, 1e-42, 3e-43], np.float32), 0)
 def test_residuals_of_any_floats(p, seed):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,27 @@ def test_json_holds_tokens_sources_and_statistics(run):
     assert len(found["tokens"]) == len(found["sources"]) == 9
     assert set(found["sources"]) == {"target", "draft-model"}
     assert found["tokens_per_step"] == pytest.approx(9 / found["steps"])
+
+
+def test_n_prints_every_text(run):
+    flags = ["ab", *TOY, "--max-tokens", "9", "--seed", "5"]
+    code, out, _ = run("generate", *flags, "--n", "3", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len({tuple(sample["tokens"]) for sample in found}) == 3
+    assert [sample["text"] for sample in found] == run("generate", *flags, "--n", "3")[1].splitlines()
+    assert run("generate", *flags)[1].rstrip("\n") == found[0]["text"]
+    again = json.loads(run("generate", *flags[:-1], str(found[2]["seed"]), "--json")[1])
+    assert again["tokens"] == found[2]["tokens"]
+    assert run("generate", *flags, "--n", "0")[2] == "forerun: n is 0; give a whole number of at least 1.\n"
+
+
+def test_one_failed_text_of_many_is_said_after_the_others(capsys):
+    from forerun.cli import _print_all
+
+    results = [SimpleNamespace(text="a", error=None), SimpleNamespace(text="b", error="too hot.")]
+    assert _print_all(results, as_json=False) == ["too hot."]
+    assert capsys.readouterr().out == "a\nb\n"
 
 
 def test_demo_checks_that_it_is_identical(run):

@@ -44,6 +44,7 @@ CUTS = [
     ({"eta_cutoff": 0.05}, tf.EtaLogitsWarper(0.05)),
     ({"temperature": 0.7}, tf.TemperatureLogitsWarper(0.7)),
     ({"repetition_penalty": 1.7}, tf.RepetitionPenaltyLogitsProcessor(1.7)),
+    ({"no_repeat_ngram": 1}, tf.NoRepeatNGramLogitsProcessor(1)),
     ({"no_repeat_ngram": 2}, tf.NoRepeatNGramLogitsProcessor(2)),
     ({"no_repeat_ngram": 3}, tf.NoRepeatNGramLogitsProcessor(3)),
     ({"bad_words": ((4,), (3, 11))}, tf.NoBadWordsLogitsProcessor([[4], [3, 11]], eos_token_id=[EOS])),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.bench.figures import Spread
-from forerun.bench.files import write_whole
+from forerun.files import write_whole
 
 HEADER = (
     "drafter",
@@ -122,7 +122,7 @@ def write(report: Report, folder: Path) -> list[Path]:
         "bench.html": as_html(report, picture).encode(),
     }
     for name, content in contents.items():
-        write_whole(folder / name, content)
+        write_whole(folder / name, content, "free space there, or name another folder with --out")
     return [folder / name for name in contents]
 
 

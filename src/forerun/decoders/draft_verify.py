@@ -60,6 +60,7 @@ class DraftVerifyDecoder(Decoder):
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         verdicts = self.verifier.verify(drafts, targets, rngs)
         outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
+        verdicts = [_until(*one) for one in zip(verdicts, drafts, targets, strict=True)]
         for i, verdict in zip(judged, verdicts, strict=True):
             outcomes[i] = Outcome(plans[i].work, outputs[i], plans[i].draft, verdict)
             turns[i] = self._turn(seats[i], plans[i].draft, verdict, outputs[i])
@@ -77,3 +78,9 @@ class DraftVerifyDecoder(Decoder):
         )
         keep = (*range(pending), *(pending + node for node in verdict.path))
         return Turn(emissions, keep, len(draft), max(draft.depths, default=0))
+
+
+def _until(verdict: Verdict, draft: Draft, target: Rows) -> Verdict:
+    """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
+    at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
+    return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -154,6 +154,9 @@ class DraftModelDrafter(Drafter):
     def _draw(self, growth: _Growth, parent: int, depth: int, shaper: Shaper, output: Output) -> None:
         """One token of a chain: drawn from q, or the most likely one when the request is greedy."""
         if growth.context.sampling.greedy:
+            if output.mass is not None and not shaper.bends:
+                growth.add(parent, output.best[0], None, 1 / output.mass[0])
+                return
             bent = shaper.bend(output.logits, lambda _: tuple(growth.tokens))
             token = int(bent[0].argmax()) if shaper.bends else output.best[0]
             growth.add(parent, token, None, float((bent[0, token] - bent[0].logsumexp(-1)).exp()))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from forerun.caches.contract import Cache
-from forerun.types import Output, Pass, PassOutput, Segment, Work
+from forerun.types import Output, Pass, PassOutput, Peaks, Segment, Work
 
 
 def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
@@ -34,26 +34,28 @@ def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     """Each work's own rows of a flat output."""
-    best, peak = peaks(output.logits)
+    found = output.peaks or peaks(output.logits)
+    best, peak, mass = found.best, found.peak, found.mass
     outputs, row, token = [], 0, 0
     for w in work:
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
-        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), hidden))
+        masses = tuple(mass[rows]) if mass is not None else None
+        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden))
         row, token = rows.stop, tokens.stop
     return outputs
 
 
-def peaks(logits: torch.Tensor) -> tuple[list[int], list[float]]:
+def peaks(logits: torch.Tensor) -> Peaks:
     """The first most likely token of every row [n, vocab], and its logit; NaN where the row has one."""
     if not logits.shape[0]:
-        return [], []
+        return Peaks((), ())
     if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
         rows = logits.numpy()  # ten times as fast here as torch's own argmax
         best = rows.argmax(-1)
-        return best.tolist(), rows[np.arange(len(best)), best].tolist()
+        return Peaks(best.tolist(), rows[np.arange(len(best)), best].tolist())
     values, indices = logits.max(-1)
-    return indices.tolist(), values.tolist()
+    return Peaks(indices.tolist(), values.tolist())
 
 
 @lru_cache(maxsize=1024)

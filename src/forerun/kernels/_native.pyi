@@ -71,4 +71,4 @@ class Session:
         num_wanted: int,
         layers: Ints | None,
         hidden: list[tuple[int, int]],
-    ) -> None: ...
+    ) -> tuple[list[int], list[float]]: ...  # per row of logits: its best token; that one's logit, and the row's mass

@@ -19,7 +19,7 @@ from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
-from forerun.types import Pass, PassOutput
+from forerun.types import Pass, PassOutput, Peaks
 from forerun.weights.load import Checkpoint, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -155,7 +155,7 @@ class NativeTransformer(Growing):
         self.numel, self.widths = decoder.numel, tuple(decoder.widths)
         self._native: Any = native.load()
         self._decoder, self._team = decoder, team
-        self._sessions: WeakKeyDictionary[Cache, Callable[..., None]] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Cache, Callable[..., tuple[list[int], list[float]]]] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         session = self._sessions.get(cache) or self._begin(cache)
@@ -166,7 +166,7 @@ class NativeTransformer(Growing):
         logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
         hidden = self._hidden(work, rows)
         wanted = work.logits.numpy() if work.logits is not None else None
-        session(
+        best, peaks = session(
             work.tokens.numpy(),
             work.positions.numpy(),
             segments,
@@ -177,10 +177,11 @@ class NativeTransformer(Growing):
             layers,
             [(at, out.data_ptr()) for at, out in hidden.items()],
         )
+        found = Peaks(best, peaks[::2], peaks[1::2])
         if not work.hidden:
-            return PassOutput(logits, {})
+            return PassOutput(logits, {}, found)
         order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
-        return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in work.hidden})
+        return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in work.hidden}, found)
 
     def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
@@ -207,12 +208,12 @@ class NativeTransformer(Growing):
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
         return NativeTransformer(config, info, decoder, self._team)
 
-    def _begin(self, cache: Cache) -> Callable[..., None]:
+    def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
         pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
         strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
         session = self._native.Session(self._decoder, self._team, np.array(strips, dtype=np.int64))
         self._sessions[cache] = session.run
-        run: Callable[..., None] = session.run
+        run: Callable[..., tuple[list[int], list[float]]] = session.run
         return run
 
     def _segments(self, work: Pass, cache: Cache) -> tuple[np.ndarray, np.ndarray]:

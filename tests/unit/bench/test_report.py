@@ -7,7 +7,6 @@ import pytest
 
 from forerun.bench import report
 from forerun.bench.figures import Spread, quantile
-from forerun.bench.files import write_whole
 from forerun.errors import ForerunError
 
 EVIL = "<script>alert('x')</script>[bold]&"
@@ -69,20 +68,10 @@ def test_files_are_written_whole(evil, tmp_path):
     assert paths[1].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
-    path = tmp_path / "bench.json"
-    path.write_text("old")
-
-    def full(self, content):
-        with self.open("wb") as file:
-            file.write(content[:1])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    with pytest.raises(ForerunError, match=r"No space left.*--out"):
-        write_whole(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["bench.json"]
-    assert path.read_text() == "old"
+def test_a_failed_write_names_the_option(evil, tmp_path):
+    (tmp_path / "a").write_text("a file where the folder should be")
+    with pytest.raises(ForerunError, match=r"cannot write .*bench.json.*--out\.$"):
+        report.write(evil, tmp_path / "a")
 
 
 def test_quantiles_are_those_of_numpy():

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
-from forerun.testing.toy import Ask, Toy
+from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
 from forerun.types import Sampling
 
 LONG = "draft-model:model=toy:3:5,depth=6"
@@ -109,6 +109,26 @@ def test_a_pass_that_fails_ends_its_requests_and_not_the_engine(caplog):
     assert [cache.free() for cache in rig.caches] == rig.rooms
 
 
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [(ZeroDivisionError("x"), "judging failed: ZeroDivisionError('x')."), (RequestError("ask less."), "ask less.")],
+)
+def test_a_verdict_that_fails_ends_its_requests_and_not_the_engine(problem, sentence, caplog):
+    rig = toy().build()
+    working = rig.engine.members.decoder.commit
+
+    def broken(*_):
+        rig.engine.members.decoder.commit = working
+        raise problem
+
+    rig.engine.members.decoder.commit = broken
+    failed = rig.write(asks(2))
+    assert [(t.finish_reason, t.error) for t in failed] == [("error", sentence)] * 2
+    assert rig.engine.stats.failed_requests == 2
+    assert rig.write(asks(1))[0].tokens == alone(asks(1)[0]).tokens
+    assert [cache.free() for cache in rig.caches] == rig.rooms
+
+
 def test_a_ban_of_everything_ends_one_request_only():
     rig = toy().build()
     bad = Ask((0, 1), Sampling(temperature=0, max_tokens=4, allowed_tokens=(2,), bad_words=((2,),)))
@@ -116,6 +136,31 @@ def test_a_ban_of_everything_ends_one_request_only():
     assert first.finish_reason == "error"
     assert "leave no token" in first.error
     assert second.tokens == alone(asks(1)[0]).tokens
+
+
+@pytest.mark.parametrize("verifier", ["match", "rejection"])
+@pytest.mark.parametrize(
+    "drafter",
+    ["ngram:min_match=1", "draft-model:model=toy:100,depth=2", "draft-model:model=toy:100,width=2", BushyDrafter],
+)
+def test_a_draft_into_a_dead_end_changes_nothing(drafter, verifier):
+    """Nothing may follow a 0. Every outcome has plain decoding's probability, the ends by error included."""
+    sampling = Sampling(max_tokens=3, bad_words=((0, 0), (0, 1), (0, 2)))
+
+    def law(engine):
+        def run(rngs):
+            rig = engine.build()
+            texts = rig.write([Ask((0, 1, 2, 0, 1), sampling, rng) for rng in rngs])
+            assert rig.engine.stats.draft_failures == 0
+            return [(text.tokens, text.finish_reason) for text in texts]
+
+        return outcomes(run, 32)
+
+    drafted = Toy(drafter=drafter, verifier=verifier)
+    plain = law(drafted.plain())
+    assert sum(weight for (_, reason), weight in plain.items() if reason == "error") > 0.1
+    assert all(0 not in tokens[:-1] for tokens, _ in plain)
+    assert distance(plain, law(drafted)) < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from forerun.config import Choice, Config
-from forerun.drafters.contract import SoloDrafter
+from forerun.drafters.contract import Drafter, SoloDrafter
+from forerun.engine.guard import _watch
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
@@ -117,6 +118,35 @@ def test_a_drafter_that_fails_elsewhere_changes_nothing(what, where):
     assert rig.engine.stats.draft_failures > 0
 
 
+def test_a_drafter_that_answers_too_few_changes_nothing():
+    class Short(Drafter):
+        facts, Options = Facts(), BadDrafter.Options
+
+        def __init__(self, options, setup):
+            pass
+
+        def propose(self, batch, budgets):
+            return [Draft.chain([0], "bad")] * (len(batch) - 1)
+
+    rig = Toy(drafter=Short, model=MODEL, config=SIZES).build()
+    assert [t.tokens for t in rig.write(WORK)] == plain()
+    assert rig.engine.stats.draft_failures > 0
+    assert {e.source for n in range(4) for event in rig.said[n] for e in event.emissions} == {"target"}
+
+
+def test_a_watch_ends_with_its_watchdog():
+    """Between two looks the watchdog may go: there is nothing to look at, and then the watch ends."""
+    looks, waited = iter([False, False, True]), []
+
+    class Gone:
+        def wait(self, timeout):
+            waited.append(timeout)
+            return next(looks)
+
+    _watch(lambda: None, Gone(), 0.25)
+    assert waited == [0.25] * 3
+
+
 def test_a_drafter_that_recovers_is_asked_again():
     class Moody(BadDrafter):
         calls = 0
@@ -190,10 +220,84 @@ def test_a_row_that_breaks_later_keeps_what_was_written():
     assert all(t.tokens.index(POISON) == len(t.tokens) - 1 for t in texts if POISON in t.tokens)
 
 
-def test_a_broken_draft_model_costs_its_drafts(monkeypatch):
-    """NaN in the small model: q is not a number, no token is drawn from it, plain decoding goes on."""
-    monkeypatch.setattr("forerun.models.toy.toy_by_name", lambda _: Poisoned(ToyModel(V, 9), 1, float("nan")))
-    rig = Toy(drafter="draft-model:model=toy:9", verifier="match", model=MODEL, config=SIZES).build()
+@pytest.fixture
+def broken_drafts(monkeypatch):
+    """Engines whose draft model breaks after the token POISON: `broken_drafts(value, width)`."""
+
+    def build(value, width):
+        monkeypatch.setattr("forerun.models.toy.toy_by_name", lambda _: Poisoned(ToyModel(V, 9), POISON, value))
+        drafter = f"draft-model:model=toy:9,depth=3,width={width}"
+        return Toy(drafter=drafter, verifier="match", model=MODEL, config=SIZES).build()
+
+    return build
+
+
+VALUES = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_a_broken_draft_model_costs_its_drafts(value, width, broken_drafts):
+    """No number in the small model's row: no token is drawn from it, decoding goes on, and everything is given back."""
+    rig = broken_drafts(value, width)
     assert [t.tokens for t in rig.write(WORK)] == plain()
     assert rig.engine.stats.draft_failures > 0
-    assert rig.runners[0].cache.free() == rig.rooms[1]
+    assert [cache.free() for cache in rig.caches] == rig.rooms
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_draft_costs_its_own_request_only(kind, value, width, broken_drafts):
+    """The neighbours may not write the token that breaks the draft model; the victim's prompt ends with it."""
+    sampling = Sampling(max_tokens=10, allowed_tokens=tuple(range(POISON)), **KINDS[kind])
+    work = [Ask((0, 1, 2, seed % 4), replace(sampling, seed=seed)) for seed in range(3)]
+    victim = Ask((0, 1, POISON), replace(sampling, seed=3, max_tokens=30))
+    alone, rig = broken_drafts(value, width), broken_drafts(value, width)
+    wanted, (mine,) = alone.write(work), broken_drafts(value, width).write([victim])
+    numbers = [rig.add(ask) for ask in (work[0], victim, work[1], work[2])]
+    drafted = []
+    propose = rig.engine.members.drafter.inner.propose
+
+    def listen(batch, budgets):
+        drafted.append({c.id: d for c, d in zip(batch, propose(batch, budgets), strict=True)})
+        return [drafted[-1][c.id] for c in batch]
+
+    rig.engine.members.drafter.inner.propose = listen
+    rig.finish()
+    texts = [rig.text(number) for number in numbers]
+    assert [texts[i] for i in (0, 2, 3)] == wanted
+    assert texts[1].tokens == mine.tokens
+    assert alone.engine.stats.draft_failures == 0
+    assert rig.engine.stats.draft_failures == 1
+    first = drafted[0]
+    assert len(first[1]) == 0
+    assert "not finite" in first[1].error
+    assert all(len(first[i]) > 0 and first[i].error is None for i in (0, 2, 3))
+    stats, theirs = ([r.said[n][-1].stats for n in ns] for r, ns in ((rig, (0, 2, 3)), (alone, range(3))))
+    assert stats == theirs
+    assert rig.said[1][-1].stats.drafted > 0, "the victim was never drafted for again"
+
+
+@pytest.mark.parametrize("what", sorted(set(NONSENSE) - {"raises", "hangs"}))
+def test_a_draft_that_is_none_costs_its_own_request_only(what):
+    """One request's nonsense is counted once per step; the drafts of the others are used."""
+
+    class Mixed(BadDrafter):
+        def propose_one(self, context, budget):
+            return self._fail("propose", context) if context.id == 2 else Draft.chain([context.tokens[-1]], "good")
+
+    rig = Toy(drafter=Choice("drafter", "mixed", Mixed, Mixed.Options(what)), model=MODEL, config=SIZES).build()
+    rig.write([replace(ask, sampling=replace(ask.sampling, temperature=0)) for ask in WORK])
+    stats = [rig.said[number][-1].stats for number in range(4)]
+    assert stats[2].drafted == 0
+    assert all(stats[i].drafted > 0 for i in (0, 1, 3))
+    assert rig.engine.stats.draft_failures == stats[2].steps - 1  # there is no draft for the last token
+
+
+def test_a_draft_ends_where_bans_leave_nothing():
+    """The draft of one request walks into a dead end; it ends there, and the neighbour's goes on."""
+    dead = Sampling(temperature=0, max_tokens=2, allowed_tokens=(0, 1), bad_words=((0, 0), (0, 1)), logit_bias={0: 50})
+    rig = Toy(drafter=f"draft-model:model=toy:9:{V},depth=3", model=MODEL, config=SIZES).build()
+    rig.write([Ask((1,), dead), Ask((0,), Sampling(temperature=0, max_tokens=12))])
+    assert rig.engine.stats.draft_failures == 0

@@ -17,6 +17,7 @@ from forerun.engine.text import Detokenizer, StopFinder
 from forerun.rng import CounterRng
 from forerun.types import Emission, Sampling
 
+EXAMPLES = settings.default.max_examples  # 100; more with --hypothesis-profile thorough
 SAMPLE = ["Žluťoučký kůň, naïve café – 你好、世界! 👩‍👩‍👧 🇨🇭 नमस्ते สวัสดี def f(x): return x\n\t" * 3]
 
 
@@ -66,7 +67,7 @@ def tokens_of(kind):
     return st.lists(st.integers(0, TOKENIZERS[kind]().get_vocab_size() - 1), max_size=24)
 
 
-@settings(max_examples=5000)
+@settings(max_examples=50 * EXAMPLES)
 @given(tokens=tokens_of("byte-level"))
 @example(tokens=[])
 def test_pieces_of_any_tokens_are_the_whole(tokens):
@@ -74,14 +75,22 @@ def test_pieces_of_any_tokens_are_the_whole(tokens):
     assert "".join(grown(decode, (), tokens)) == decode(tokens)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=20 * EXAMPLES)
 @given(prompt=st.text(max_size=6), tokens=tokens_of("byte-level"))
 def test_pieces_after_a_prompt_are_what_it_grows_by(prompt, tokens):
     decode, ids = byte_level().decode, byte_level().encode(prompt).ids
     assert "".join(grown(decode, ids, tokens)) == whole(decode, ids, tokens)
 
 
-@settings(max_examples=2000)
+def test_half_a_character_of_the_prompt_is_not_mended():
+    """The prompt ends within an é; what follows is decoded as if it stood alone."""
+    alphabet = {byte: byte_level().token_to_id(char) for byte, char in _byte_characters().items()}
+    first, second = (alphabet[byte] for byte in "é".encode())
+    decode = byte_level().decode
+    assert "".join(grown(decode, (alphabet[97], first), (second, alphabet[98]))) == decode((second, alphabet[98]))
+
+
+@settings(max_examples=20 * EXAMPLES)
 @given(text=st.text(max_size=12), cuts=st.lists(st.integers(0, 48), max_size=6))
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_no_character_is_split(kind, text, cuts):
@@ -120,7 +129,7 @@ def _byte_characters():
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-@settings(max_examples=1500)
+@settings(max_examples=15 * EXAMPLES)
 @given(tokens=tokens_of("byte-fallback"))
 def test_pieces_of_a_byte_fallback_are_the_whole(tokens):
     """Where the bytes are text. A run of byte tokens that is not UTF-8 becomes U+FFFD from its start, and what was
@@ -215,7 +224,7 @@ STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
 STREAM = st.lists(st.integers(0, 6), min_size=1, max_size=16)
 
 
-@settings(max_examples=5000)
+@settings(max_examples=50 * EXAMPLES)
 @given(
     tokens=STREAM,
     stops=STOPS,
@@ -237,7 +246,7 @@ def test_the_end_does_not_depend_on_the_chunks(tokens, stops, end, limit, min_to
             assert text == want_text
 
 
-@settings(max_examples=1500)
+@settings(max_examples=15 * EXAMPLES)
 @given(pieces=st.lists(st.text("abc", max_size=4), max_size=12), stops=STOPS.filter(bool))
 def test_what_is_shown_is_never_part_of_a_stop_string(pieces, stops):
     """Shown text is the longest that no continuation can take back, and ends where the first stop string begins."""

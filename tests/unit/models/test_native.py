@@ -188,3 +188,31 @@ def test_int8_without_compiled_passes_is_refused(folders, monkeypatch):
 def test_small_models_run_on_one_thread():
     assert load.threads_for(1 << 20) == 1
     assert load.threads_for(1 << 30) >= 1
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_pass_says_what_stands_out_in_its_logits(models, family):
+    model = models[family, 2, "auto"]
+    runner = opened(model)
+    slot, _ = runner.cache.open(())
+    runner.cache.reserve(slot, 20)
+    output = runner.run([Work(slot, tuple(range(20)), logits=tuple(range(20)))])[0]
+    assert output.best == tuple(output.logits.argmax(-1).tolist())
+    assert output.peak == tuple(output.logits.max(-1).values.tolist())
+    chances = output.logits.double().softmax(-1).max(-1).values
+    np.testing.assert_allclose([1 / m for m in output.mass], chances, rtol=1e-5)
+
+
+def test_a_broken_row_is_reported_as_such(tmp_path):
+    folder = save(tmp_path, "llama", torch.float32)
+    model = load_model(folder)
+    runner = opened(model)
+    slot, _ = runner.cache.open(())
+    runner.cache.reserve(slot, 2)
+    runner.cache.rows.keys[0].fill_(torch.nan)
+    first, second = runner.run([Work(slot, (1, 2), logits=(0, 1))])[0].peak
+    assert np.isfinite([first, second]).all()  # what nobody may see is not looked at
+    runner.cache.keep(slot, (1, 2), (0, 1))
+    runner.cache.rows.keys[0].fill_(torch.nan)
+    runner.cache.reserve(slot, 1)
+    assert np.isnan(runner.run([Work(slot, (3,), logits=(0,))])[0].peak[0])

@@ -1,5 +1,6 @@
 """A run resumes as if never stopped, keeps its checkpoint when the disk is full, and follows its schedule."""
 
+import dataclasses
 import errno
 import os
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from forerun import files
 from forerun.errors import TrainError
 from forerun.train import checkpoint, loop, network, recipe
 from forerun.train.loop import Counters
@@ -30,15 +32,25 @@ def stop_after(monkeypatch, steps, sent):
     monkeypatch.setattr(loop, "step", step)
 
 
-def test_resumed_run_equals_uninterrupted_one_bit_for_bit(make_run, tmp_path, monkeypatch):
-    whole = make_run(tmp_path / "whole")
+@pytest.fixture
+def optimise(tiny):
+    """The tiny recipe's optimiser, one or the other: `optimise(muon=True)`."""
+    return lambda muon: {"optimise": dataclasses.replace(tiny.optimise, muon=muon)}
+
+
+both = pytest.mark.parametrize("muon", [False, True], ids=["adamw", "muon"])
+
+
+@both
+def test_resumed_run_equals_uninterrupted_one_bit_for_bit(muon, make_run, optimise, tmp_path, monkeypatch):
+    whole = make_run(tmp_path / "whole", **optimise(muon))
     loop.train(whole)
-    stopped = make_run(tmp_path / "parts")
+    stopped = make_run(tmp_path / "parts", **optimise(muon))
     stop_after(monkeypatch, 3, [])
     with pytest.raises(TrainError, match=r"stopped at step 3, saved in .* continue with --resume"):
         loop.train(stopped)
     monkeypatch.undo()
-    resumed = make_run(tmp_path / "parts", seed=0)
+    resumed = make_run(tmp_path / "parts", seed=0, **optimise(muon))
     with torch.no_grad():
         next(resumed.model.parameters()).zero_()
     loop.resume(resumed)
@@ -69,7 +81,7 @@ def test_full_disk_leaves_the_last_checkpoint(make_run, tmp_path, monkeypatch):
     def full(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(TrainError, match=r"No space left on device.*free space.*intact"):
         loop.save(run)
     assert (run.folder / checkpoint.FILE).read_bytes() == before
@@ -89,8 +101,69 @@ def test_nothing_to_resume_is_said(make_run, tmp_path):
         loop.resume(make_run(tmp_path / "run"))
 
 
-def test_loss_falls(make_run, tmp_path):
-    run = make_run(tmp_path / "run", schedule=recipe.Schedule(steps=40, warmup_steps=2, lengths=((0.0, 16),)))
+@both
+def test_a_run_saved_before_its_first_step_resumes(muon, make_run, optimise, tmp_path):
+    loop.save(make_run(tmp_path / "run", **optimise(muon)))
+    resumed = make_run(tmp_path / "run", **optimise(muon))
+    loop.resume(resumed)
+    whole = make_run(tmp_path / "whole", **optimise(muon))
+    assert loop.step(resumed) == loop.step(whole)
+    assert all(torch.equal(p, weights(whole)[name]) for name, p in weights(resumed).items())
+
+
+@both
+def test_a_checkpoint_of_the_other_optimiser_is_refused(muon, make_run, optimise, tmp_path):
+    run = make_run(tmp_path / "run", **optimise(muon))
+    loop.step(run)
+    loop.save(run)
+    kind = "AdamW" if muon else "Muon"
+    with pytest.raises(TrainError, match=f"which {kind} does not know; use the recipe the run began with"):
+        loop.resume(make_run(tmp_path / "run", **optimise(not muon)))
+
+
+def test_muon_moves_the_matrices_inside_the_layers_and_adamw_the_rest(make_run, optimise, tmp_path):
+    run = make_run(tmp_path / "run", **optimise(muon=True))
+    found = {name: type(optimizer).__name__ for name, _, optimizer in checkpoint.owned(run.model, run.optimizers)}
+    layer = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
+    layer |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+    inside = {f"model.layers.0.{name}.weight" for name in layer}
+    norms = {"model.norm.weight", *(f"model.layers.0.{n}_layernorm.weight" for n in ("input", "post_attention"))}
+    assert found == dict.fromkeys(inside, "Muon") | dict.fromkeys(norms | {"model.embed_tokens.weight"}, "AdamW")
+    assert sum(1 for _ in run.model.parameters()) == len(found)
+    decay = {group["weight_decay"]: len(group["params"]) for group in run.optimizers[0].param_groups}
+    assert decay == {run.recipe.optimise.weight_decay: 1, 0.0: len(norms)}
+
+
+def test_every_optimiser_follows_the_schedule(make_run, optimise, tmp_path):
+    run = make_run(tmp_path / "run", **optimise(muon=True))
+    for _ in range(3):
+        rate = loop.learning_rate(run.recipe.schedule, run.counters)
+        loop.step(run)
+        assert {group["lr"] for optimizer in run.optimizers for group in optimizer.param_groups} == {rate}
+    assert all(p.grad is None for p in run.model.parameters())
+
+
+def test_muon_moves_a_matrix_as_far_as_adamw_would(make_run, optimise, tmp_path):
+    """The first step of a matrix: its root mean square is about 0.2 learning rates, whatever its shape."""
+    run = make_run(tmp_path / "run", optimise=dataclasses.replace(optimise(muon=True)["optimise"], weight_decay=0.0))
+    before, rate = weights(run), loop.learning_rate(run.recipe.schedule, run.counters)
+    loop.step(run)
+    for name, _, optimizer in checkpoint.owned(run.model, run.optimizers):
+        if optimizer is run.optimizers[1]:
+            moved = (weights(run)[name] - before[name]).square().mean().sqrt().item() / rate
+            assert 0.1 < moved < 0.3, name
+
+
+def test_a_torch_without_muon_is_said(make_run, optimise, tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(TrainError, match=r"needs PyTorch 2\.9.*set optimise\.muon=false"):
+        make_run(tmp_path / "run", **optimise(muon=True))
+
+
+@both
+def test_loss_falls(muon, make_run, optimise, tmp_path):
+    schedule = recipe.Schedule(steps=40, warmup_steps=2, lengths=((0.0, 16),))
+    run = make_run(tmp_path / "run", schedule=schedule, **optimise(muon))
     before = loop.weighted(run, loop.validate(run))
     loop.train(run)
     assert loop.weighted(run, loop.validate(run)) < before - 0.3

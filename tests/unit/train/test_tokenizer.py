@@ -8,11 +8,12 @@ from transformers import AutoTokenizer
 from forerun.errors import TrainError
 from forerun.train import tokenizer
 
+EXAMPLES = settings.default.max_examples  # 100; more with --hypothesis-profile thorough
 NASTY = st.sampled_from(["<|end|>", "<|user|>", " ", "\n\n", "\t", "007", "é", "日本", "\x00", "😀", "x<|endoftext|>"])
 
 
 @given(st.lists(st.text() | NASTY).map("".join))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_decode_of_encode_is_the_text(words, text):
     for reader in (words, tokenizer.plain(words)):
         assert reader.decode(reader.encode(text).ids, skip_special_tokens=False) == text

@@ -154,8 +154,14 @@ struct Session {
         }
     }
 
-    void run(Rows tokens, Rows positions, Table segments, Table parts, std::optional<Rows> wanted, uintptr_t logits,
-             int64_t num_wanted, std::optional<Rows> layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+    // Returns the best token of every row of logits and, for each, its logit and the row's mass.
+    std::pair<std::vector<int64_t>, std::vector<float>> run(
+        Rows tokens, Rows positions, Table segments, Table parts, std::optional<Rows> wanted, uintptr_t logits,
+        int64_t num_wanted, std::optional<Rows> layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+        std::vector<int64_t> best(num_wanted);
+        std::vector<float> peaks(2 * num_wanted);
+        plan.best = best.data();
+        plan.peaks = peaks.data();
         plan.rows = (int64_t)tokens.size();
         plan.tokens = tokens.data();
         plan.positions = positions.data();
@@ -173,9 +179,12 @@ struct Session {
         for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)layers->data()[i] : (int)i;
         plan.hidden.assign(count, nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
-        nb::gil_scoped_release release;
-        prepare();
-        team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+        {
+            nb::gil_scoped_release release;
+            prepare();
+            team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+        }
+        return {std::move(best), std::move(peaks)};
     }
 };
 

@@ -104,6 +104,8 @@ struct Plan {
     const int64_t* wanted = nullptr;  // rows whose logits are asked for; none: all
     int64_t num_wanted = 0;
     float* logits = nullptr;  // [num_wanted, vocab]
+    int64_t* best = nullptr;  // [num_wanted]
+    float* peaks = nullptr;   // [num_wanted, 2]: logit of the best token, and the sum of e^(logit - that)
     std::vector<int> layers;
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };

@@ -520,6 +520,33 @@ private:
         return ws.turns.data() + r * turns_width() + at;
     }
 
+    // The first most likely token of a row, its logit (NaN where the row has one) and the sum of e^(logit - peak).
+    void crown(int64_t i) {
+        const float* row = plan.logits + i * net.vocab;
+        const int64_t whole = net.vocab / 16 * 16;
+        vf most = splat(-std::numeric_limits<float>::infinity());
+        vi broken = vi{};
+        for (int64_t j = 0; j < whole; j += 16) {
+            const vf v = load(row + j);
+            broken |= v != v;
+            most = larger(most, v);
+        }
+        float top = largest(most);
+        for (int64_t j = whole; j < net.vocab; ++j) top = row[j] > top ? row[j] : top;
+        bool bad = false;
+        for (int j = 0; j < 16; ++j) bad |= broken[j] != 0;
+        for (int64_t j = whole; j < net.vocab; ++j) bad |= row[j] != row[j];
+        int64_t best = 0;
+        while (best < net.vocab && !(bad ? row[best] != row[best] : row[best] == top)) ++best;
+        vf mass = zero();
+        for (int64_t j = 0; j < whole; j += 16) mass += exponential(load(row + j) - top);
+        float rest = sum(mass);
+        for (int64_t j = whole; j < net.vocab; ++j) rest += std::exp(row[j] - top);
+        plan.best[i] = best;
+        plan.peaks[2 * i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
+        plan.peaks[2 * i + 1] = rest;
+    }
+
     template <typename F> void mine(int64_t total, F&& f) {
         const Share s = share(total, id, team.size());
         for (int64_t i = s.begin; i < s.end; ++i) f(i);
@@ -671,6 +698,8 @@ private:
             store(both + 16, high);
             std::copy_n(both, net.vocab - t * TILE, at);
         });
+        team.meet();
+        mine(plan.num_wanted, [&](int64_t i) { crown(i); });
     }
 };
 
