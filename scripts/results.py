@@ -102,7 +102,24 @@ def memory_rows(report: Report) -> list[tuple[str, ...]]:
     return [(name, f"{report[f'{name}_bytes'] / 2**20:.1f}") for name in names]
 
 
+def roofline_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per shape and precision."""
+    return [
+        (
+            c["shape"],
+            c["dtype"],
+            f"{c['bandwidth_gbs']:.1f}",
+            f"{c['share_of_limit']:.0%}",
+            " / ".join(f"{c['ms'][width]:.2f}" for width in c["ms"]),
+            " / ".join(f"{c['curve'][width]:.2f}" for width in c["curve"]),
+        )
+        for c in report["cases"]
+    ]
+
+
+ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TABLES = {
+    "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),
     "overhead": (("loop", "sampling", "requests", "median µs", "p90 µs", "goal µs"), overhead_rows),
     "compare-transformers": (("engine", "tokens/s", "over transformers", "equal to transformers' greedy"), peer_rows),

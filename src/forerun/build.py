@@ -20,7 +20,8 @@ from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
 from forerun.models.contract import Model
-from forerun.models.load import load_model, threads_for
+from forerun.models.load import load_model
+from forerun.models.native import threads_for
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS

@@ -14,6 +14,7 @@ import torch
 
 import forerun
 from forerun.config import Config
+from forerun.kernels import native
 from forerun.models.load import load_model
 from forerun.models.tokenizer import Tokenizer
 from forerun.testing import Ask, Toy
@@ -66,7 +67,8 @@ def target():
 
 
 def written(target, prompts, drafter, cache):
-    config = Config(dtype="float32", max_requests=60, max_step_tokens=4096)
+    device = target.info.layout.device.type
+    config = Config(dtype="float32", device=device, max_requests=60, max_step_tokens=4096)
     rig = Toy(drafter=drafter, cache=cache, model=target, config=config).build()
     sampling = Sampling(temperature=0, max_tokens=LENGTH, ignore_eos=True)
     texts = rig.write([Ask(prompt, sampling) for prompt in prompts])
@@ -133,4 +135,17 @@ def test_drafts_change_no_token(drafter, cache, target, plain, prompts, peer):
             assert near_tie(peer, prompt, want, at), f"{drafter} on {cache} leaves plain decoding at token {at}"
             ties += 1
     print(f"{drafter} on {cache}: {ties} near-ties in {LENGTH * len(prompts)} tokens")  # noqa: T201 - with -s
-    assert ties <= 0.001 * LENGTH * len(prompts)
+    if native.load() is None:
+        assert ties <= 0.001 * LENGTH * len(prompts)
+    else:
+        assert ties == 0  # compiled passes give a row the same bits at every width, so there is nothing to excuse
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("drafter", "cache"), PAIRS)
+def test_drafts_change_no_token_on_a_gpu(drafter, cache, prompts, peer):
+    target, few = load_model(str(TARGET), "float32", "cuda"), prompts[:8]
+    wanted = written(target, few, *PLAIN)
+    for prompt, text, want in zip(few, written(target, few, SPELLED[drafter], cache), wanted, strict=True):
+        at = first_difference(text, want)
+        assert at is None or near_tie(peer, prompt, want, at)

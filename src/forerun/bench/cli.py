@@ -129,5 +129,22 @@ def memory(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+@command.command("roofline")
+@click.option("--shapes", default="125M,360M", show_default=True, help="1M, 125M, 360M, 1.1B; with commas.")
+@click.option("--dtype", "dtypes", default="int8,bf16", show_default=True, help="How weights are kept; with commas.")
+@click.option("--context", type=click.IntRange(1), default=256, show_default=True, help="Tokens already in the cache.")
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Passes of every width.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a pass [one per core].")
+def roofline(shapes: str, dtypes: str, context: int, rounds: int, threads: int) -> None:
+    """Measure a pass over one row and over several, against the memory's own speed."""
+    from forerun.bench import roofline as benchmark
+    from forerun.bench.report import as_json
+
+    order = benchmark.Order(shapes.split(","), dtypes.split(","), context=context, rounds=rounds, threads=threads)
+    found = benchmark.run(order)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 several_drafters(command)
 several_drafters(compare_transformers)

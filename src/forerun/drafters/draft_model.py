@@ -69,7 +69,7 @@ class DraftModelDrafter(Drafter):
         """
 
         model: str = ""
-        depth: int = 3
+        depth: int = 2
         width: int = 1
         dtype: str = "fastest"
         threshold: float = 0.0  # stop where a path's probability falls below this

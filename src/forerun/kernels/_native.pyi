@@ -72,3 +72,5 @@ class Session:
         layers: Ints | None,
         hidden: list[tuple[int, int]],
     ) -> tuple[list[int], list[float]]: ...  # per row of logits: its best token; that one's logit, and the row's mass
+
+def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together

@@ -7,8 +7,11 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+import numpy as np
+import numpy.typing as npt
+
 NAME = "forerun.kernels._native"
-UNITS = {"avx512": " (vnni, bf16)"}  # what an instruction set has beyond its name
+UNITS = {"avx512": " (vnni, bf16)", "amx": " (int8)"}  # what an instruction set has beyond its name
 REMEDY = "install a C++ compiler (g++ 12 or clang 14) and reinstall forerun for the fast path"
 
 
@@ -36,3 +39,11 @@ def describe() -> str:
         return f"native kernels {found}, so passes run in PyTorch; {REMEDY}."
     isa = found.isa()
     return f"native kernels: {isa}{UNITS.get(isa, '')}"
+
+
+def bandwidth(buffer: npt.NDArray[np.float64], threads: int) -> float:
+    """Bytes per second at which `threads` together read a buffer once. Needs the extension."""
+    module = load()
+    assert module is not None, describe()  # noqa: S101 - callers ask load() first
+    seconds: float = module.read(module.Team(threads), buffer.ctypes.data, buffer.nbytes)
+    return buffer.nbytes / seconds

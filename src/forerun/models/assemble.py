@@ -20,7 +20,7 @@ from forerun.models.contract import ModelInfo
 from forerun.models.recipe import Names, Recipe, TransformerConfig
 from forerun.models.transformer import Ends, Layer, LayerWeights, Transformer, parts
 from forerun.types import KVLayout
-from forerun.weights.load import Checkpoint, trim
+from forerun.weights.load import Tensors, trim
 
 Shape = tuple[int, ...]
 
@@ -101,7 +101,7 @@ def specs(recipe: Recipe) -> dict[str, Shape]:
 class Reader:
     """Tensors by the recipe's names, converted one at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, recipe: Recipe, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, checkpoint: Tensors, recipe: Recipe, dtype: torch.dtype, device: torch.device) -> None:
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
         self.names = {_meaning(name, recipe.names): name for name in checkpoint.entries}
         self._check(recipe)
@@ -289,7 +289,7 @@ class Assembler:
         return found[0], found[1]
 
 
-def assemble(recipe: Recipe, checkpoint: Checkpoint, info: ModelInfo) -> Transformer:
+def assemble(recipe: Recipe, checkpoint: Tensors, info: ModelInfo) -> Transformer:
     """The decoder that a recipe and a checkpoint make; `info` says its name, precision and device."""
     reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
     assembler, layers = Assembler(recipe, reader), []

@@ -3,7 +3,6 @@
 Does not: download anything, run code from a folder (auto_map and trust_remote_code are not looked at), or read pickles.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ PRECISIONS = {
 
 
 WHOLE = ("int8", "fastest")  # precisions that round weights to whole numbers on a CPU
-SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
 
 
 def folder_of(name: str) -> Path:
@@ -71,20 +69,10 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
     if supports(recipe.config, info):
-        size = sum(entry.nbytes for entry in checkpoint.entries.values())
-        return assemble_native(recipe, checkpoint, info, threads or threads_for(size), int8=dtype in WHOLE)
+        return assemble_native(recipe, checkpoint, info, threads, int8=dtype in WHOLE)
     if dtype == "int8":
         raise ConfigError(f"dtype 'int8' cannot run {name} here ({native.describe()}); use dtype='auto'.")
     return assemble(recipe, checkpoint, info)
-
-
-def threads_for(weight_bytes: int) -> int:
-    """How many threads share a pass.
-
-    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
-    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
-    """
-    return 1 if weight_bytes < SHARED_FROM else len(os.sched_getaffinity(0))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ Weights stay in the checkpoint's own precision and are widened inside the multip
 the bit whatever else is in the pass. Does not: run families that norm all heads together or heads by layer norm.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +21,26 @@ from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
 from forerun.types import Pass, PassOutput, Peaks
-from forerun.weights.load import Checkpoint, trim
+from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8 = 3
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
+CHUNK = 4 << 20  # bytes of a stored weight that are in memory at a time
+SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
+
+
+def threads_for(weight_bytes: int) -> int:
+    """How many threads share a pass.
+
+    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
+    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
+    """
+    if weight_bytes < SHARED_FROM:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def supports(config: TransformerConfig, info: ModelInfo) -> bool:
@@ -121,9 +135,12 @@ class Packer:
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
         made = self._native.Packed(INT8 if self.int8 else KINDS[dtype], outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
-            rows = (weight.t() if flip else weight).to(dtype).contiguous()
-            made.fill(rows.data_ptr(), KINDS[dtype], block.to.numpy())
-            self.reader.release(f"{block.name}.weight")
+            rows, to = weight.t() if flip else weight, block.to.numpy()
+            step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
+            for first in range(0, len(to), step):
+                part = rows[first : first + step].to(dtype).contiguous()
+                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step])
+                self.reader.release(f"{block.name}.weight")
             if bias:
                 made.bias(self.reader.get(f"{block.name}.bias").numpy(), block.to.numpy())
         self.nbytes += made.nbytes
@@ -150,11 +167,12 @@ class Packer:
 class NativeTransformer(Growing):
     """A decoder whose passes are compiled."""
 
-    def __init__(self, config: TransformerConfig, info: ModelInfo, decoder: Any, team: Any) -> None:  # noqa: ANN401
-        self.config, self.info = config, info
+    def __init__(self, config: TransformerConfig, info: ModelInfo, decoder: Any, threads: int) -> None:  # noqa: ANN401
+        self.config, self.info, self._threads = config, info, threads
         self.numel, self.widths = decoder.numel, tuple(decoder.widths)
-        self._native: Any = native.load()
-        self._decoder, self._team = decoder, team
+        module: Any = native.load()
+        self._native = module
+        self._decoder, self._team = decoder, module.Team(threads or threads_for(info.weight_bytes))
         self._sessions: WeakKeyDictionary[Cache, Callable[..., tuple[list[int], list[float]]]] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
@@ -206,7 +224,7 @@ class NativeTransformer(Growing):
             nbytes += sum(matrix.nbytes for matrix in made)
             trim()
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
-        return NativeTransformer(config, info, decoder, self._team)
+        return NativeTransformer(config, info, decoder, self._threads)
 
     def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
         pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
@@ -233,12 +251,14 @@ def _index(order: list[int], layer: int) -> int:
 
 
 def assemble_native(
-    recipe: Recipe, checkpoint: Checkpoint, info: ModelInfo, threads: int, *, int8: bool = False
+    recipe: Recipe, checkpoint: Tensors, info: ModelInfo, threads: int, *, int8: bool = False
 ) -> NativeTransformer:
-    """The decoder that a recipe and a checkpoint make; `int8` rounds weights and activations to whole numbers."""
+    """The decoder that a recipe and a checkpoint make; `int8` rounds weights and activations to whole numbers.
+
+    `threads` 0: one per core for a large model, one for a small one.
+    """
     reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
     packer = Packer(recipe, reader, int8=int8)
     decoder = packer.decoder()
     trim()
-    module: Any = native.load()
-    return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), decoder, module.Team(threads))
+    return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), decoder, threads)

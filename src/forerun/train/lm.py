@@ -106,13 +106,30 @@ def assemble(chosen: Recipe, folder: Path, sampler: data.Sampler, held: dict[str
     return loop.Run(
         recipe=chosen,
         folder=folder,
-        model=network.make(chosen.model, chosen.vocab_size, device),
+        model=begin(chosen, device),
         sampler=sampler,
         validation=held,
         device=device,
         reporter=Reporter(Console(), chosen.name, folder, chosen.report.log_steps),
         teacher=load_teacher(chosen, device),
     )
+
+
+def begin(chosen: Recipe, device: torch.device) -> torch.nn.Module:
+    """A model to train: fresh, or with the weights of the folder that the recipe names."""
+    model: torch.nn.Module = network.make(chosen.model, chosen.vocab_size, device)
+    if chosen.init:
+        weights = load_folder(Path(chosen.init), device).state_dict()
+        wrong = [
+            name for name, own in model.state_dict().items() if name not in weights or weights[name].shape != own.shape
+        ]
+        if wrong:
+            message = (
+                f"{chosen.init!r} does not have the recipe's shape: {wrong[0]} differs; set model.* to that folder's."
+            )
+            raise TrainError(message)
+        model.load_state_dict(weights)
+    return model
 
 
 def pick_device(name: str) -> torch.device:

@@ -84,6 +84,8 @@ class Recipe:
     vocab_size: int = 4096
     # Folder whose tokenizer.json is used instead of a new one ("": train one).
     tokenizer: str = ""
+    # Model folder whose weights the run begins with ("": random ones); its tokenizer is then the one to name above.
+    init: str = ""
     # Where the drafter lies, seen from the exported folder ("": none).
     companion: str = ""
     model: Shape = field(default_factory=Shape)

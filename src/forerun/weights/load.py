@@ -9,7 +9,7 @@ import mmap
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +31,16 @@ class Entry:
     shape: tuple[int, ...]
     start: int  # bytes from the beginning of the file
     nbytes: int
+
+
+class Tensors(Protocol):
+    """Named tensors to build a model from."""
+
+    folder: Path
+    entries: dict[str, Entry]
+
+    def read(self, name: str) -> torch.Tensor: ...
+    def release(self, name: str) -> None: ...
 
 
 class Checkpoint:

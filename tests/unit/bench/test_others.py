@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from forerun.bench import memory, overhead
 from forerun.bench.cli import command
+from forerun.errors import ConfigError
+from forerun.kernels import native
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
@@ -60,7 +62,7 @@ def test_transformers_is_compared_on_the_same_weights(folder, size):
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
     players = report["players"]
-    assert (report["model"]["weight_bytes"] > 3_800_000) == (size is not None)
+    assert (report["model"]["weight_bytes"] > 1_900_000) == (size is not None)
     theirs = ["transformers", "transformers prompt lookup", "transformers assisted"]
     assert list(players) == [*theirs, "forerun plain", "forerun ngram", f"forerun {second}"]
     assert all(figures["equal"] + figures["ties"] == figures["texts"] == 2 for figures in players.values())
@@ -69,3 +71,26 @@ def test_transformers_is_compared_on_the_same_weights(folder, size):
 def test_the_command_is_listed_without_loading_a_model():
     code = "import sys, forerun.bench.cli; assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
+def test_the_roofline_ends_in_json_and_its_figures_agree():
+    result = CliRunner().invoke(command, ["roofline", "--shapes", "1M", "--rounds", "2", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert [(c["shape"], c["dtype"]) for c in report["cases"]] == [("1M", "int8"), ("1M", "bf16")]
+    whole, half = report["cases"]
+    assert 1.6 < half["bytes_per_pass"] / whole["bytes_per_pass"] < 2.0
+    for found in report["cases"]:
+        assert list(found["ms"]) == ["1", "2", "4", "8", "16"]
+        assert found["curve"]["1"] == 1
+        assert found["curve"]["16"] == pytest.approx(found["ms"]["16"] / found["ms"]["1"], rel=0.02)
+        seconds = found["bytes_per_pass"] / found["bandwidth_gbs"] / 1e9
+        assert found["share_of_limit"] == pytest.approx(seconds / (found["ms"]["1"] / 1e3), rel=0.02)
+
+
+@pytest.mark.parametrize(("flag", "known"), [("--shapes", "125M"), ("--dtype", "int8")])
+def test_the_roofline_refuses_what_it_does_not_know(flag, known):
+    problem = CliRunner().invoke(command, ["roofline", flag, "7T"]).exception
+    assert isinstance(problem, ConfigError)
+    assert known in str(problem) or native.load() is None

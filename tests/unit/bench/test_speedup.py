@@ -107,7 +107,7 @@ def test_an_enlarged_model_is_called_that(bench, last_line, folder, tmp_path):
     assert "INFLATED to 1M" in result.stdout.replace("\n", " ")
     report = last_line(result)
     assert report["model"]["inflated"] == "1M"
-    assert report["model"]["weight_bytes"] > 3_800_000
+    assert report["model"]["weight_bytes"] > 1_900_000
     assert "Acceptance is the small model's" in report["notes"][0]
     assert "INFLATED to 1M" in (tmp_path / "out" / "bench.html").read_text()
 

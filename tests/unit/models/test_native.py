@@ -1,5 +1,6 @@
 """Compiled passes: a row's bits are its own, whatever shares the pass; whole-number weights do what they say."""
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +15,8 @@ from forerun.caches.paged import PagedCache
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError
 from forerun.kernels import native
-from forerun.models import load
 from forerun.models.load import load_model
+from forerun.models.native import threads_for
 from forerun.types import Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
@@ -87,7 +88,9 @@ def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family,
 
 
 def grow_tree(data, nodes):
-    return (-1, *(data.draw(st.integers(-1, node - 1)) for node in range(1, nodes)))
+    """Any tree, or one that is deeper than a window is wide."""
+    near = data.draw(st.sampled_from([2, nodes]))
+    return (-1, *(data.draw(st.integers(max(-1, node - near), node - 1)) for node in range(1, nodes)))
 
 
 def path_to(parents, node):
@@ -119,7 +122,7 @@ def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, 
 
 
 @pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize("isa", ["avx2", "plain"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
 def test_every_instruction_set_computes_the_same_function(folders, models, monkeypatch, family, isa):
     module = native.load()
     if isa not in module.isas():
@@ -134,6 +137,8 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
         monkeypatch.undo()
         _, here = feed(opened(other), tokens)
         torch.testing.assert_close(here, best, atol=2e-3 if dtype == "int8" else 2e-4, rtol=1e-4)
+        if isa == "avx512":  # tile registers only add whole numbers, and these are exact
+            assert torch.equal(here, best)
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
@@ -186,8 +191,8 @@ def test_int8_without_compiled_passes_is_refused(folders, monkeypatch):
 
 
 def test_small_models_run_on_one_thread():
-    assert load.threads_for(1 << 20) == 1
-    assert load.threads_for(1 << 30) >= 1
+    assert threads_for(1 << 20) == 1
+    assert threads_for(1 << 30) >= 1
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -216,3 +221,37 @@ def test_a_broken_row_is_reported_as_such(tmp_path):
     runner.cache.rows.keys[0].fill_(torch.nan)
     runner.cache.reserve(slot, 1)
     assert np.isnan(runner.run([Work(slot, (3,), logits=(0,))])[0].peak[0])
+
+
+def test_of_several_best_tokens_the_first_is_reported(tmp_path):
+    config = {"hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 1, "num_attention_heads": 4}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=VOCAB, **config))
+    theirs.model.norm.weight.data.zero_()  # every logit is zero, whatever the row
+    theirs.save_pretrained(tmp_path)
+    runner = opened(load_model(tmp_path))
+    slot, _ = runner.cache.open(())
+    runner.cache.reserve(slot, 3)
+    output = runner.run([Work(slot, (1, 2, 3), logits=(0, 1, 2))])[0]
+    assert output.best == (0, 0, 0)
+    assert output.mass == (VOCAB, VOCAB, VOCAB)
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB, 2**40])
+def test_a_token_that_does_not_exist_is_refused(models, token):
+    runner = opened(models["llama", 1, "auto"])
+    slot, _ = runner.cache.open(())
+    runner.cache.reserve(slot, 2)
+    with pytest.raises(IndexError, match=rf"row 1 of a pass has token {token} at position 1"):
+        runner.run([Work(slot, (1, token), logits=(1,))])
+
+
+def test_a_forked_process_is_told_to_load_its_own_model(models):
+    model = models["llama", 2, "auto"]
+    child = os.fork()
+    if not child:
+        try:
+            feed(opened(model), [1, 2, 3])
+        except RuntimeError as error:
+            os._exit(7 if "load it in the child" in str(error) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -101,3 +101,23 @@ def test_pairs_are_toml_values():
     assert cli.parse_pair("name=abc") == ("name", "abc")
     with pytest.raises(TrainError, match="write KEY=VALUE"):
         cli.parse_pair("steps")
+
+
+def test_a_run_may_begin_with_the_weights_of_a_folder(inputs):
+    first = lm.train_lm(inputs / "toy.toml", {}, data_folder=inputs / "data", run_folder=inputs / "one")
+    names = {"init": str(first), "tokenizer": str(first)}
+    again = lm.train_lm(
+        inputs / "toy.toml",
+        {**names, "schedule.learning_rate": 0.0, "schedule.steps": 1},
+        data_folder=inputs / "data",
+        run_folder=inputs / "two",
+    )
+    weights = [LlamaForCausalLM.from_pretrained(folder).state_dict() for folder in (first, again)]
+    assert all(torch.equal(one, weights[1][name]) for name, one in weights[0].items())
+    with pytest.raises(TrainError, match=r"does not have the recipe's shape"):
+        lm.train_lm(
+            inputs / "toy.toml",
+            {**names, "model.ffn_size": 64},
+            data_folder=inputs / "data",
+            run_folder=inputs / "three",
+        )

@@ -13,6 +13,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -25,6 +27,10 @@
 
 #if defined(FORERUN_AVX2) || defined(FORERUN_AVX512)
 #include <cpuid.h>
+#endif
+#if defined(FORERUN_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace nb = nanobind;
@@ -54,10 +60,24 @@ bool has_avx512() {
 }
 #endif
 
+#if defined(FORERUN_AMX)
+// Tile registers are large, so Linux wants to be asked; threads made later inherit the leave.
+bool has_amx() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned tile = 1u << 24, int8 = 1u << 25;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (~edx & (tile | int8))) return false;
+    constexpr long ask = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, ask, tile_data) == 0;
+}
+#endif
+
 // The compiled instruction sets that this processor can run, the best one first.
 const std::vector<const Isa*>& usable() {
     static const std::vector<const Isa*> all = [] {
         std::vector<const Isa*> found;
+#if defined(FORERUN_AMX)
+        if (has_amx()) found.push_back(isa_amx());
+#endif
 #if defined(FORERUN_AVX512)
         if (has_avx512()) found.push_back(isa_avx512());
 #endif
@@ -127,7 +147,7 @@ struct Session {
     void prepare() {
         const Net& net = decoder->net;
         const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
-        const int64_t widest = std::max({hidden, round_up(q + 2 * kv, TILE), round_up(q, TILE), round_up(net.ffn, TILE)});
+        const int64_t widest = round_up(std::max({hidden, q + 2 * kv, q, net.ffn}), 64);
         int64_t turns = 0;
         for (const Rope& rope : net.ropes) turns += 2 * (int64_t)rope.frequencies.size();
         const int64_t rows = std::max(plan.rows, plan.num_wanted);
@@ -136,7 +156,7 @@ struct Session {
         if (net.parallel) room(ws.before, rows * hidden);
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
-        room(ws.quantized, rows * widest + 64);
+        room(ws.quantized, (rows + 32) * widest + 64);  // the widest product reads whole blocks of rows
         room(ws.scales, rows);
         room(ws.sums, rows);
         room(ws.turns, rows * turns);
@@ -168,6 +188,12 @@ struct Session {
         plan.wanted = wanted ? wanted->data() : nullptr;
         plan.num_wanted = num_wanted;
         plan.logits = (float*)logits;
+        const Net& net = decoder->net;
+        for (int64_t r = 0; r < plan.rows; ++r)
+            if (plan.tokens[r] < 0 || plan.tokens[r] >= net.vocab || plan.positions[r] < 0 ||
+                (net.positions && plan.positions[r] >= net.context))
+                throw std::out_of_range("row " + std::to_string(r) + " of a pass has token " + std::to_string(plan.tokens[r]) +
+                                        " at position " + std::to_string(plan.positions[r]) + ", which this model does not have.");
         const Run* runs = (const Run*)parts.data();
         plan.segments.clear();
         for (size_t i = 0; i < segments.shape(0); ++i) {
@@ -188,6 +214,22 @@ struct Session {
     }
 };
 
+// Seconds in which a team reads a buffer once.
+double read_once(Team& team, uintptr_t address, int64_t bytes) {
+    nb::gil_scoped_release release;
+    const uint64_t* words = (const uint64_t*)address;
+    std::atomic<uint64_t> total{0};
+    const auto began = std::chrono::steady_clock::now();
+    team.run([&](int id) {
+        const int64_t count = bytes / 64, begin = count * id / team.size(), end = count * (id + 1) / team.size();
+        uint64_t sums[8] = {};
+        for (int64_t i = begin; i < end; ++i)
+            for (int j = 0; j < 8; ++j) sums[j] += words[8 * i + j];
+        for (uint64_t sum : sums) total += sum;
+    });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -205,6 +247,8 @@ NB_MODULE(_native, m) {
         .def_prop_ro("nbytes", &Packed::bytes);
 
     nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size);
+
+    m.def("read", &read_once);
 
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* d, const std::string& isa, const std::vector<int64_t>& sizes, const std::vector<double>& numbers) {
@@ -259,6 +303,7 @@ NB_MODULE(_native, m) {
             d.net.embed = (const void*)address;
             d.net.embed_kind = (Kind)kind;
             d.net.positions = positions ? d.keep(*positions) : nullptr;
+            d.net.context = positions ? (int64_t)positions->size() / d.net.hidden : 0;
             d.net.final_norm = {d.keep(gain), bias ? d.keep(*bias) : nullptr};
             d.net.head = d.use(head);
         }, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());

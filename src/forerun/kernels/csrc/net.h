@@ -17,7 +17,7 @@ constexpr int LANES = 16;     // floats in one vector
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
 //   F32, F16, BF16: [tile][input][32]     BF16 holds output j and 16 + j in one 32-bit word
-//   INT8:           [tile][input / 4][32][4] as weight + 128
+//   INT8:           [tile][input / 4][32][4] as weight + 128, inputs padded to 64
 //   INT4:           [tile][input / 32][scales: 32 float16][4 x (32 x 4 bytes)], two inputs' nibbles in one byte
 struct Matrix {
     Kind kind = Kind::F32;
@@ -37,7 +37,7 @@ inline int64_t tile_bytes(Kind kind, int64_t inputs) {
         case Kind::F32: return inputs * TILE * 4;
         case Kind::F16:
         case Kind::BF16: return inputs * TILE * 2;
-        case Kind::INT8: return round_up(inputs, 4) * TILE;
+        case Kind::INT8: return round_up(inputs, 64) * TILE;
         case Kind::INT4: return round_up(inputs, GROUP) / GROUP * (TILE * 2 + GROUP * TILE / 2);
     }
     return 0;
@@ -74,6 +74,7 @@ struct Net {
     const void* embed = nullptr;  // [vocab, hidden] in embed_kind: F32, F16 or BF16
     Kind embed_kind = Kind::F32;
     const float* positions = nullptr;  // [context, hidden], or none
+    int64_t context = 0;               // rows of `positions`
     Norm final_norm;
     Matrix head;
     std::vector<Layer> layers;
@@ -129,6 +130,7 @@ struct Isa {
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
 };
 
+const Isa* isa_amx();
 const Isa* isa_avx512();
 const Isa* isa_avx2();
 const Isa* isa_plain();

@@ -51,7 +51,7 @@ INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& i
     const float* x = in.floats + row * in.width;
     unroll<R>([&](auto r) { out[r.value][0] = out[r.value][1] = zero(); });
     for (int64_t i = 0; i < inputs; ++i, tile += step) {
-        if constexpr (R > 4) __builtin_prefetch(tile + LEAD, 0, 2);
+        __builtin_prefetch(tile + LEAD, 0, 2);
         vf low, high;
         load_weights<K>(tile, low, high);
         unroll<R>([&](auto r) {
@@ -62,6 +62,14 @@ INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& i
     }
 }
 
+// Whole sums of one row and tile -> what they stand for.
+INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row, vi low, vi high, vf (&out)[2]) {
+    const int32_t offset = 128 * in.sums[row];  // weights are kept as w + 128
+    const float scale = in.scales[row];
+    out[0] = __builtin_convertvector(low - offset, vf) * (load(m.scale + t * TILE) * scale);
+    out[1] = __builtin_convertvector(high - offset, vf) * (load(m.scale + t * TILE + 16) * scale);
+}
+
 template <int R>
 INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row,
                        vf (&out)[R][2]) {
@@ -70,10 +78,8 @@ INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Ac
     vi sums[R][2];
     unroll<R>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
     for (int64_t i = 0; i < steps; ++i, tile += 128) {
-        if constexpr (R > 4) {
-            __builtin_prefetch(tile + LEAD, 0, 2);
-            __builtin_prefetch(tile + LEAD + 64, 0, 2);
-        }
+        __builtin_prefetch(tile + LEAD, 0, 2);
+        __builtin_prefetch(tile + LEAD + 64, 0, 2);
 #if defined(__AVX512VNNI__)
         const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
         unroll<R>([&](auto r) {
@@ -93,13 +99,7 @@ INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Ac
         });
 #endif
     }
-    const vf low = load(m.scale + t * TILE), high = load(m.scale + t * TILE + 16);
-    unroll<R>([&](auto r) {
-        const int32_t offset = 128 * in.sums[row + r.value];  // weights are kept as w + 128
-        const float s = in.scales[row + r.value];
-        out[r.value][0] = __builtin_convertvector(sums[r.value][0] - offset, vf) * (low * s);
-        out[r.value][1] = __builtin_convertvector(sums[r.value][1] - offset, vf) * (high * s);
-    });
+    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, sums[r.value][0], sums[r.value][1], out[r.value]); });
 }
 
 template <int R, typename Done>
@@ -130,6 +130,8 @@ INLINE void float_pair(const Matrix& m, int64_t t, const Activations& in, int64_
     unroll<R>([&](auto r) { unroll<4>([&](auto i) { out[r.value][i.value] = zero(); }); });
     for (int64_t i = 0; i < m.inputs; ++i, tile += step) {
         vf w[4];
+        __builtin_prefetch(tile + LEAD, 0, 2);
+        __builtin_prefetch(tile + next + LEAD, 0, 2);
         load_weights<K>(tile, w[0], w[1]);
         load_weights<K>(tile + next, w[2], w[3]);
         unroll<R>([&](auto r) {
@@ -174,10 +176,91 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
     }
 }
 
+#if defined(__AMX_INT8__)
+
+constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
+
+// Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
+void configure(int64_t first, int64_t second) {
+    struct alignas(64) {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t bytes[16] = {};
+        uint8_t rows[16] = {};
+    } config;
+    const int64_t rows[8] = {first, first, second, second, first, second, 16, 16};
+    for (int i = 0; i < 8; ++i) {
+        config.bytes[i] = 64;
+        config.rows[i] = (uint8_t)rows[i];
+    }
+    asm volatile("" : : "r"(&config) : "memory");  // gcc 12 believes that the next line reads eight bytes
+    _tile_loadconfig(&config);
+}
+
+// Whole sums of a tile and up to 32 rows.
+template <bool Two> INLINE void tile_sums(const uint8_t* w, const int8_t* x, int64_t width, int64_t steps, int32_t* out) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < steps; ++i, x += 64, w += 64 * TILE) {
+        unroll<32>([&](auto line) { __builtin_prefetch(w + LEAD + 64 * line.value, 0, 2); });
+        _tile_loadd(6, w, 128);
+        _tile_loadd(7, w + 64, 128);
+        _tile_loadd(4, x, width);
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        if constexpr (Two) {
+            _tile_loadd(5, x + 16 * width, width);
+            _tile_dpbsud(2, 5, 6);
+            _tile_dpbsud(3, 5, 7);
+        }
+    }
+    _tile_stored(0, out, 128);
+    _tile_stored(1, out + 16, 128);
+    if constexpr (Two) {
+        _tile_stored(2, out + 16 * TILE, 128);
+        _tile_stored(3, out + 16 * TILE + 16, 128);
+    }
+}
+
+// As `product`. Blocks of more than 32 rows read room behind the last row, which the caller has, and drop its sums.
+template <typename Done>
+void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
+    const int64_t steps = tile_bytes(m.kind, m.inputs) / (64 * TILE);
+    if (rows > 32) configure(16, 16);
+    else configure(std::min<int64_t>(rows, 16), rows > 16 ? rows - 16 : 16);
+    alignas(64) int32_t sums[32 * TILE];
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+        for (int64_t row = 0; row < rows; row += 32) {
+            const uint8_t* w = m.data + t * tile_bytes(m.kind, m.inputs);
+            const int8_t* x = in.whole + row * in.width;
+            if (rows - row > 16) tile_sums<true>(w, x, in.width, steps, sums);
+            else tile_sums<false>(w, x, in.width, steps, sums);
+            for (int64_t r = 0; r < std::min<int64_t>(32, rows - row); ++r) {
+                vi low, high;
+                vf out[2];
+                std::memcpy(&low, sums + r * TILE, 64);
+                std::memcpy(&high, sums + r * TILE + 16, 64);
+                widen(m, t, in, row + r, low, high, out);
+                if (m.bias) {
+                    out[0] += load(m.bias + t * TILE);
+                    out[1] += load(m.bias + t * TILE + 16);
+                }
+                done(row + r, t, out[0], out[1]);
+            }
+        }
+    _tile_release();
+}
+
+#endif
+
 // This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, int id, Done done) {
     const Share mine = share(m.tiles(), id, team.size());
+#if defined(__AMX_INT8__)
+    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product(m, mine, in, rows, done);
+#endif
     if (rows <= ROWS) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
         return;
@@ -187,6 +270,7 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, i
             sweep_some((int)std::min<int64_t>(ROWS, rows - row), m, {t, t + 1}, in, row, done);
 }
 
+// Rows are padded with zeros to the 64 inputs that a step of the widest product takes.
 void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t& total) {
     vf most = zero();
     for (int64_t i = 0; i < width; i += 16) most = larger(most, magnitude(load(x + i)));
@@ -201,6 +285,7 @@ void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t&
         for (int j = 0; j < 16; ++j) out[i + j] = (int8_t)q[j];
 #endif
     }
+    std::fill(out + width, out + round_up(width, 64), (int8_t)0);
     scale = top / 127.0f;
     total = 0;
     for (int j = 0; j < 16; ++j) total += sums[j];
@@ -292,50 +377,86 @@ INLINE vf load_part(const float* p, int64_t i, int64_t dim) {
     return load(f);
 }
 
-// Sum of every vector's lanes -> one vector of sixteen sums; the same tree for each.
-INLINE vf sums_of(vf (&v)[16]) {
+// Sixteen keys' vectors -> sixteen dimensions' vectors.
+INLINE void transpose(vf (&v)[16]) {
 #if defined(__AVX512F__)
-    __m512 a[16];
-    for (int i = 0; i < 16; ++i) a[i] = (__m512)v[i];
-    __m512 b[8];
+    __m512 a[16], b[16];
     unroll<8>([&](auto k) {
-        constexpr int i = k.value;
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 8], 0x44), _mm512_shuffle_f32x4(a[i], a[i + 8], 0xee));
+        constexpr int i = 2 * k.value;
+        a[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps((__m512)v[i], (__m512)v[i + 1]);
     });
-    __m512 c[4];
+    unroll<4>([&](auto k) {
+        constexpr int i = 4 * k.value;
+        b[i] = (__m512)_mm512_unpacklo_pd((__m512d)a[i], (__m512d)a[i + 2]);
+        b[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)a[i], (__m512d)a[i + 2]);
+        b[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)a[i + 1], (__m512d)a[i + 3]);
+        b[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)a[i + 1], (__m512d)a[i + 3]);
+    });
+    unroll<4>([&](auto k) {  // quarters of keys 0-3 and 4-7, 8-11 and 12-15
+        constexpr int i = k.value;
+        a[i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88);
+        a[4 + i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
+        a[8 + i] = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x88);
+        a[12 + i] = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xdd);
+    });
     unroll<4>([&](auto k) {
         constexpr int i = k.value;
-        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd));
+        v[i] = (vf)_mm512_shuffle_f32x4(a[i], a[8 + i], 0x88);
+        v[8 + i] = (vf)_mm512_shuffle_f32x4(a[i], a[8 + i], 0xdd);
+        v[4 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0x88);
+        v[12 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0xdd);
     });
-    // c[i] holds, in its four quarters, partial sums of keys i, i + 8, i + 4, i + 12
-    const __m512 d0 = _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
-    const __m512 d1 = _mm512_add_ps(_mm512_unpacklo_ps(c[2], c[3]), _mm512_unpackhi_ps(c[2], c[3]));
-    const __m512 lows = _mm512_shuffle_ps(d0, d1, 0x44), highs = _mm512_shuffle_ps(d0, d1, 0xee);
-    const __m512 e = _mm512_add_ps(lows, highs);  // quarters: keys 0-3, 8-11, 4-7, 12-15
-    return (vf)_mm512_shuffle_f32x4(e, e, 0xd8);
 #else
-    vf out;
-    for (int i = 0; i < 16; ++i) out[i] = sum(v[i]);
-    return out;
+    float in[16][16], out[16][16];
+    std::memcpy(in, v, sizeof in);
+    for (int k = 0; k < 16; ++k)
+        for (int i = 0; i < 16; ++i) out[i][k] = in[k][i];
+    std::memcpy(v, out, sizeof out);
 #endif
 }
 
-// Scores of one query against entries [begin, end), 16 at a time; N vectors to a head, or any number when N is 0.
-template <int N>
-void score(const float* q, const float* keys, const int64_t* entries, int64_t begin, int64_t end, int64_t dim,
-           float* out) {
-    vf query[N ? N : 1];
-    if constexpr (N > 0) unroll<N>([&](auto i) { query[i.value] = load(q + 16 * i.value); });
-    for (int64_t j = begin; j < end; j += 16) {
-        vf parts[16];
-        for (int k = 0; k < 16; ++k) {
-            const float* key = keys + entries[std::min(j + k, end - 1)] * dim;
-            vf s = zero();
-            if constexpr (N > 0) unroll<N>([&](auto i) { s = fma(query[i.value], load(key + 16 * i.value), s); });
-            else for (int64_t i = 0; i < dim; i += 16) s = fma(load_part(q, i, dim), load_part(key, i, dim), s);
-            parts[k] = s;
+constexpr int BLOCKS = 4;  // of sixteen keys, turned together
+
+// Entries [at, at + 64) as [block][dimension][16 keys]; behind `end` the last one again.
+void turn_keys(const float* keys, const int64_t* entries, int64_t at, int64_t end, int64_t dim, float* out) {
+    for (int64_t first = at; first < at + 16 * BLOCKS; first += 16, out += 16 * dim)
+        for (int64_t i = 0; i < dim; i += 16) {
+            vf v[16];
+            for (int k = 0; k < 16; ++k) v[k] = load_part(keys + entries[std::min(first + k, end - 1)] * dim, i, dim);
+            transpose(v);
+            for (int64_t k = 0; k < std::min<int64_t>(16, dim - i); ++k) store(out + 16 * (i + k), v[k]);
         }
-        store(out + j, sums_of(parts));
+}
+
+// Scores of Q queries against B blocks of keys, over the dimensions in order.
+template <int Q, int B>
+INLINE void score(const float* const* queries, const float* turned, int64_t dim, int64_t at, float* const* out) {
+    vf sums[Q][B];
+    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { sums[q.value][b.value] = zero(); }); });
+    for (int64_t i = 0; i < dim; ++i) {
+        vf k[B];
+        unroll<B>([&](auto b) { k[b.value] = load(turned + 16 * (b.value * dim + i)); });
+        unroll<Q>([&](auto q) {
+            const vf x = splat(queries[q.value][i]);
+            unroll<B>([&](auto b) { sums[q.value][b.value] = fma(x, k[b.value], sums[q.value][b.value]); });
+        });
+    }
+    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { store(out[q.value] + at + 16 * b.value, sums[q.value][b.value]); }); });
+}
+
+// Scores of `many` queries against entries [begin, end); `out` has room for 64 more.
+void score_all(const float* const* queries, int64_t many, const float* keys, const int64_t* entries, int64_t begin,
+               int64_t end, int64_t dim, float* const* out) {
+    alignas(64) float turned[16 * BLOCKS * 1024];
+    for (int64_t at = begin; at < end; at += 16 * BLOCKS) {
+        turn_keys(keys, entries, at, end, dim, turned);
+        int64_t q = 0;
+        for (; q + 4 <= many; q += 4) {
+            score<4, 2>(queries + q, turned, dim, at, out + q);
+            score<4, 2>(queries + q, turned + 32 * dim, dim, at + 32, out + q);
+        }
+        for (; q < many; ++q) score<1, 4>(queries + q, turned, dim, at, out + q);
     }
 }
 
@@ -417,6 +538,8 @@ void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float ca
     for (int64_t j = from; j < end; j += 16) store(scores + j, exponential(load(scores + j) - top));
 }
 
+constexpr int64_t SCORES = 1 << 17;  // that rows sharing the turned keys may have together: half a MiB
+
 struct Unit {
     const Segment* segment;
     const int64_t* entries;
@@ -428,7 +551,7 @@ void attend(const Net& net, const Layer& layer, const Strip& strip, const Plan& 
             int64_t stride, float* out, int64_t out_stride, std::vector<float>& scratch) {
     const Segment& s = *u.segment;
     const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
-    const int64_t width = round_up(all, 16) + 16, many = group * u.count;
+    const int64_t width = all + 32 * BLOCKS, many = group * u.count;
     if ((int64_t)scratch.size() < width * many) scratch.resize(width * many);
     const float *keys = strip.keys + u.head * strip.stride, *values = strip.values + u.head * strip.stride;
     std::vector<Sight> sights(u.count);
@@ -439,22 +562,21 @@ void attend(const Net& net, const Layer& layer, const Strip& strip, const Plan& 
         from = std::min(from, sights[r].begin);
         to = std::max(to, sights[r].end);
     }
-    const float* weights[64];
-    float* outs[64];
-    for (int64_t r = 0; r < u.count; ++r)
-        for (int64_t g = 0; g < group; ++g) {
-            const int64_t row = s.start + u.first + r, head = u.head * group + g;
-            float* scores = scratch.data() + (r * group + g) * width;
-            score<N>(q + row * stride + head * dim, keys, u.entries, from, to, dim, scores);
-            weigh(scores, from, to, sights[r], net.attention_cap);
-            weights[r * group + g] = scores;
-            outs[r * group + g] = out + row * out_stride + head * dim;
-        }
+    std::vector<const float*> queries(many), weights(many);
+    std::vector<float*> scores(many), outs(many);
+    for (int64_t i = 0; i < many; ++i) {
+        const int64_t row = s.start + u.first + i / group, head = u.head * group + i % group;
+        queries[i] = q + row * stride + head * dim;
+        outs[i] = out + row * out_stride + head * dim;
+        weights[i] = scores[i] = scratch.data() + i * width;
+    }
+    score_all(queries.data(), many, keys, u.entries, from, to, dim, scores.data());
+    for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
     int64_t k = 0;
-    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(weights + k, values, u.entries, from, to, outs + k);
+    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
     if constexpr (N > 0) {
-        for (; k + 2 <= many; k += 2) blend<N, 2>(weights + k, values, u.entries, from, to, outs + k);
-        for (; k < many; ++k) blend<N, 1>(weights + k, values, u.entries, from, to, outs + k);
+        for (; k + 2 <= many; k += 2) blend<N, 2>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+        for (; k < many; ++k) blend<N, 1>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
     }
     for (; k < many; ++k) blend_any(weights[k], values, u.entries, from, to, dim, outs[k]);
 }
@@ -470,7 +592,7 @@ struct Sizes {
         qkv = round_up(q + 2 * kv, TILE);
         out = round_up(q, TILE);
         ffn = round_up(net.ffn, TILE);
-        widest = std::max({hidden, qkv, out, ffn});
+        widest = round_up(std::max({hidden, qkv, out, ffn}), 64);
     }
 };
 
@@ -617,15 +739,17 @@ private:
     }
 
     void look(const Layer& layer, const Strip& strip) {
-        const int64_t group = net.heads / net.kv_heads, block = std::max<int64_t>(1, 12 / group);
+        const int64_t group = net.heads / net.kv_heads;
         int64_t number = 0;
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
+            const int64_t all = s.past + s.base + s.count;
+            const int64_t block = std::clamp<int64_t>(SCORES / (all * group), 1, 16);
             for (int64_t first = 0; first < s.count; first += block)
                 for (int64_t head = 0; head < net.kv_heads; ++head)
                     if (number++ % team.size() == id)
                         look_at(layer, strip, {&s, entries, head, first, std::min(block, s.count - first)});
-            entries += s.past + s.base + s.count;
+            entries += all;
         }
         mine(rows, [&](int64_t r) { for (int64_t i = size.q; i < size.out; ++i) b(r)[i] = 0; });
     }

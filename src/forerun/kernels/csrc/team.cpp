@@ -1,12 +1,20 @@
 #include "team.h"
 
+#include <unistd.h>
+
+#include <stdexcept>
+
 namespace forerun {
 
-Team::Team(int size) : size_(size < 1 ? 1 : size) {
+Team::Team(int size) : size_(size < 1 ? 1 : size), owner_(getpid()) {
     for (int id = 1; id < size_; ++id) threads_.emplace_back([this, id] { serve(id); });
 }
 
 Team::~Team() {
+    if (getpid() != owner_) {
+        for (auto& thread : threads_) thread.detach();  // they run in the other process
+        return;
+    }
     stop_.store(true);
     round_.fetch_add(1);
     round_.notify_all();
@@ -16,6 +24,8 @@ Team::~Team() {
 void Team::run(const std::function<void(int)>& work) {
     std::lock_guard<std::mutex> lock(one_);
     if (size_ == 1) return work(0);
+    if (getpid() != owner_)
+        throw std::runtime_error("this model was loaded before the process forked, and its threads stayed behind; load it in the child.");
     work_ = &work;
     busy_.store(size_ - 1, std::memory_order_relaxed);
     round_.fetch_add(1, std::memory_order_release);

@@ -28,7 +28,8 @@ public:
     Team& operator=(const Team&) = delete;
 
     int size() const { return size_; }
-    // Run `work(id)` on every thread, the caller being 0; one run at a time.
+    // Run `work(id)` on every thread, the caller being 0; one run at a time. Throws in a forked process, which has none
+    // of the threads.
     void run(const std::function<void(int)>& work);
 
     // All threads of a run have come here.
@@ -51,6 +52,7 @@ private:
     void serve(int id);
 
     const int size_;
+    const int owner_;  // process
     const std::function<void(int)>* work_ = nullptr;
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int> turn_{0};

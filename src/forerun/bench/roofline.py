@@ -1,0 +1,174 @@
+"""`forerun bench roofline`: how long a pass takes for one row and for several, against the memory's own speed.
+
+Llama shapes with random weights. Each round reads a large buffer (the machine's bandwidth at that moment) and runs a
+pass of every width, the order turned from round to round; medians are reported. T(k)/T(1) is what verifying k tokens
+costs: the planner's question. The share of the limit is (weights + keys and values read) / bandwidth / T(1).
+Does not: measure arithmetic; say anything of text, which random weights do not have; run on a GPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from forerun.bench import machine
+from forerun.bench.figures import Spread
+from forerun.caches.contiguous import ContiguousCache
+from forerun.engine.batch import pack
+from forerun.errors import ConfigError, unknown
+from forerun.kernels import native
+from forerun.models.assemble import info_of, specs
+from forerun.models.families.llama import adapt
+from forerun.models.native import NativeTransformer, assemble_native, threads_for
+from forerun.models.recipe import Recipe, Settings
+from forerun.types import Work
+from forerun.weights.load import Entry
+
+# hidden size, layers, heads, KV heads, feed-forward width, vocabulary, tied embeddings
+SHAPES = {
+    "1M": (128, 2, 2, 1, 384, 4096, True),
+    "125M": (768, 12, 12, 4, 2048, 32000, False),
+    "360M": (960, 32, 15, 5, 2560, 49152, True),
+    "1.1B": (2048, 22, 32, 4, 5632, 32000, False),
+}
+DTYPES = {"bf16": "float32", "int8": "int8"}  # how weights are kept -> what a model of them is loaded as
+_BUFFER = 512 << 20  # bytes; far more than any cache holds
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure."""
+
+    shapes: Sequence[str] = ("125M", "360M")
+    dtypes: Sequence[str] = ("int8", "bf16")
+    widths: Sequence[int] = (1, 2, 4, 8, 16)
+    context: int = 256
+    rounds: int = 15
+    threads: int = 0
+
+
+class Noise:
+    """A checkpoint of random bfloat16 weights that no file holds."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.folder = Path("noise")
+        shapes = specs(recipe)
+        self.entries = {name: Entry(self.folder, "BF16", shape, 0, 0) for name, shape in shapes.items()}
+        self._block = torch.randn(_BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02).bfloat16()
+
+    def read(self, name: str) -> torch.Tensor:
+        shape = self.entries[name].shape
+        count = int(np.prod(shape))
+        return self._block.repeat(-(-count // _BLOCK))[:count].view(shape)
+
+    def release(self, name: str) -> None:
+        """Nothing is mapped."""
+
+
+def run(order: Order) -> dict[str, Any]:
+    """Every shape in every precision, one after the other."""
+    if native.load() is None:
+        raise ConfigError(f"there is nothing to measure: {native.describe()}")
+    for given, known, what in ((order.shapes, SHAPES, "shape"), (order.dtypes, DTYPES, "dtype")):
+        for name in given:
+            if name not in known:
+                raise ConfigError(unknown("forerun bench roofline", what, name, known))
+    cases = [case(shape, dtype, order) for dtype in order.dtypes for shape in order.shapes]
+    return {
+        "title": "The cost of a pass",
+        "benchmark": "roofline",
+        **machine.circumstances(),
+        "machine": machine.facts() | {"threads": order.threads or threads_for(_BUFFER), "dtype": "see the table"},
+        "context": order.context,
+        "bandwidth_gbs": round(float(np.median([c["bandwidth_gbs"] for c in cases])), 2),
+        "cases": cases,
+    }
+
+
+def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
+    """A decoder of this shape."""
+    hidden, layers, heads, kv_heads, ffn, vocab, tied = SHAPES[shape]
+    values = {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "head_dim": 64,
+        "tie_word_embeddings": tied,
+    }
+    recipe = adapt(Settings(values, shape))
+    info = info_of(recipe.config, shape, torch.float32, torch.device("cpu"))
+    return assemble_native(recipe, Noise(recipe), info, threads, int8=dtype == "int8")
+
+
+def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
+    """One shape in one precision."""
+    threads = order.threads or threads_for(_BUFFER)
+    model = build(shape, dtype, threads)
+    cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, order.context + max(order.widths))
+    slot, _ = cache.open(())
+    prompt = tuple(range(order.context))
+    first = pack([Work(slot, prompt, logits=())], cache, torch.device("cpu"))
+    model.forward(first, cache)
+    cache.advance(first)
+    cache.keep(slot, prompt, range(order.context))
+    passes = {
+        width: pack([Work(slot, tuple(range(width)), logits=tuple(range(width)))], cache, torch.device("cpu"))
+        for width in order.widths
+    }
+    times: dict[int, list[float]] = {width: [] for width in order.widths}
+    buffer, speeds = np.ones(_BUFFER // 8), []
+    widths = list(order.widths)
+    for turn in track(range(order.rounds + 1), f"{shape} {dtype}", console=Console(stderr=True), transient=True):
+        speeds.append(native.bandwidth(buffer, threads))
+        at = turn % len(widths)
+        for width in widths[at:] + widths[:at]:
+            began = perf_counter()
+            model.forward(passes[width], cache)
+            times[width].append(perf_counter() - began)
+    return _figures(model, order, {width: found[1:] for width, found in times.items()}, speeds) | {
+        "shape": shape,
+        "dtype": dtype,
+        "threads": threads,
+    }
+
+
+def _figures(
+    model: NativeTransformer, order: Order, times: dict[int, list[float]], speeds: list[float]
+) -> dict[str, Any]:
+    layout = model.info.layout
+    per_token = sum(2 * h * d for h, d in zip(layout.heads, layout.dims, strict=True)) * layout.dtype.itemsize
+    read = model.info.weight_bytes + per_token * order.context
+    one = float(np.median(times[order.widths[0]]))
+    bandwidth = float(np.median(speeds))
+    return {
+        "bandwidth_gbs": round(bandwidth / 1e9, 2),
+        "bytes_per_pass": read,
+        "ms": {str(width): round(float(np.median(found)) * 1e3, 4) for width, found in times.items()},
+        "spread_ms": {str(w): vars(Spread.of([t * 1e3 for t in found])) for w, found in times.items()},
+        "curve": {str(width): round(float(np.median(found)) / one, 3) for width, found in times.items()},
+        "share_of_limit": round(read / bandwidth / one, 3),
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """A table for people."""
+    table = Table(title=f"{found['title']}; memory reads {found['bandwidth_gbs']} GB/s")
+    widths = list(found["cases"][0]["ms"]) if found["cases"] else []
+    for head in ("shape", "dtype", "threads", "limit reached", *(f"T({w}) ms" for w in widths), "T(k)/T(1)"):
+        table.add_column(head, justify="left" if head in {"shape", "dtype"} else "right")
+    for c in found["cases"]:
+        curve = " / ".join(f"{c['curve'][w]:.2f}" for w in widths)
+        cells = (f"{c['ms'][w]:.3f}" for w in widths)
+        table.add_row(c["shape"], c["dtype"], str(c["threads"]), f"{c['share_of_limit']:.0%}", *cells, curve)
+    Console().print(table)

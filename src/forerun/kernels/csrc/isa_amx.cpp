@@ -1,0 +1,10 @@
+#include "pass.inl"
+
+namespace forerun {
+
+const Isa* isa_amx() {
+    static const Isa isa{"amx", run_pass};
+    return &isa;
+}
+
+}  // namespace forerun
