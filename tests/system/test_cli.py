@@ -149,7 +149,8 @@ def test_every_command_explains_itself(command):
 
 def test_an_interrupt_ends_in_one_sentence(tmp_path):
     flags = ["--model", "toy:0:5", "--threads", "1", "--max-tokens", "100000", "--context-length", "64"]
-    loop = "import forerun.models.toy as t, time; f = t.ToyModel.forward\n"
+    loop = "import forerun.models.toy as t, signal, time; f = t.ToyModel.forward\n"
+    loop += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job may have inherited none
     loop += "def slow(*a):\n    print('running', flush=True); time.sleep(0.2); return f(*a)\n"
     loop += "t.ToyModel.forward = slow\nfrom forerun.cli import main; main()"
     command = [sys.executable, "-c", loop, "generate", "abc", *flags]
