@@ -38,7 +38,7 @@ SHAPES = {
     "360M": (960, 32, 15, 5, 2560, 49152, True),
     "1.1B": (2048, 22, 32, 4, 5632, 32000, False),
 }
-DTYPES = {"bf16": "float32", "int8": "int8"}  # how weights are kept -> what a model of them is loaded as
+DTYPES = ("bf16", "int8")  # how weights are kept
 _BUFFER = 512 << 20  # bytes; far more than any cache holds
 _BLOCK = 1 << 20
 
