@@ -1,14 +1,14 @@
 """`forerun bench memory`: the most memory that loading and generating take, against weights and cache.
 
-Measured in a fresh process: its resident memory after the imports and one small product of matrices (what PyTorch
-takes for itself) is the base; the peak after generating, less the base, is compared with the weights once plus the
-cache's whole room. Without a drafter: a second model has weights and a cache of its own.
-A checkpoint in another precision than the model's is mapped while it is converted, so its file counts as well; what
-Python and the tokenizer take (some 10 MiB) is a large part of a small model. Measure with a folder of real size.
+Measured in a fresh process. It first generates with the smallest bundled model and drops it: the resident memory that
+is left is the base, the program itself. The peak after loading and generating with the model, less the base, is
+compared with the weights once plus the cache's whole room. Without a drafter: a second model has weights and a cache
+of its own.
 Does not: enlarge a model, which would measure the enlarging; see a GPU's memory; run where
 the system has no /proc.
 """
 
+import gc
 import json
 import re
 import subprocess
@@ -51,27 +51,21 @@ def run(config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any
 
 def measure(order: Mapping[str, Any]) -> dict[str, Any]:
     """The measurement itself, in the process that does nothing else."""
-    import torch
+    from forerun.bench.speedup import model_facts
+    from forerun.weights.load import trim
 
-    from forerun.bench.drive import generate
-    from forerun.bench.speedup import model_facts, open_plain
-    from forerun.types import Sampling
-
-    torch.ones(256, 256) @ torch.ones(256, 256)  # PyTorch's threads and work space
+    use({**order, "config": {"model": "reference-drafter"}})
+    gc.collect()
+    trim()
     base = resident()
-    llm, _ = open_plain({"max_requests": 1, **order["config"]})
-    loaded = resident()
-    length = min(_TOKENS, llm.engine.limits.context_length // 4)
-    prompt = [i % llm.model.info.vocab_size for i in range(1, length + 1)]
-    sampling = Sampling(**{"temperature": 0.0, "max_tokens": length, "ignore_eos": True, **order["sampling"]})
-    run_ = generate(llm, [prompt], [sampling])
+    llm, loaded, written = use(order)
     peak = resident()
     weights, cache = llm.model.info.weight_bytes, cache_bytes(llm)
     used = peak["peak"] - base["now"]
     return {
         "machine": machine.facts(llm.model.info),
         "model": model_facts(llm, None),
-        "tokens": run_.tokens,
+        "tokens": written,
         "weight_bytes": weights,
         "cache_bytes": cache,
         "base_bytes": base["now"],
@@ -83,6 +77,20 @@ def measure(order: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": used / max(weights + cache, 1),
         "reached": used <= ALLOWED * (weights + cache),
     }
+
+
+def use(order: Mapping[str, Any]) -> tuple[Any, dict[str, int], int]:
+    """Load a model and generate once: the LLM, what was resident between the two, and how many tokens were written."""
+    from forerun.bench.drive import generate
+    from forerun.bench.speedup import open_plain
+    from forerun.types import Sampling
+
+    llm, _ = open_plain({"max_requests": 1, **order["config"]})
+    loaded = resident()
+    length = min(_TOKENS, llm.engine.limits.context_length // 4)
+    prompt = [i % llm.model.info.vocab_size for i in range(1, length + 1)]
+    sampling = Sampling(**{"temperature": 0.0, "max_tokens": length, "ignore_eos": True, **order["sampling"]})
+    return llm, loaded, generate(llm, [prompt], [sampling]).tokens
 
 
 def resident() -> dict[str, int]:

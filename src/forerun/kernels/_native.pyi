@@ -46,7 +46,7 @@ class Decoder:
     ) -> None: ...
     def ends(
         self,
-        embedding: object,
+        embedding: object,  # kept alive; None: the rows of the head, and the address is not looked at
         address: int,
         kind: int,
         positions: Floats | None,

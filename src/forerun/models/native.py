@@ -154,14 +154,15 @@ class Packer:
 
     def _ends(self, made: Any) -> None:  # noqa: ANN401
         config, names = self.config, self.names
-        embed = self.reader.raw(f"{names.embed}.weight")
-        if embed.dtype not in KINDS:
+        embed = None if config.tied else self.reader.raw(f"{names.embed}.weight")
+        if embed is not None and embed.dtype not in KINDS:
             embed = embed.float()
         positions = self.reader.optional(f"{names.positions}.weight", present=config.learned_positions)
         name = names.embed if config.tied else names.head
         head = self._matrix(config.vocab_size, [self._rows(name, config.vocab_size)], bias=config.head_bias)
         flat = positions.flatten().numpy() if positions is not None else None
-        made.ends(embed, embed.data_ptr(), KINDS[embed.dtype], flat, *self._norm(names.final_norm), head)
+        address, kind = (0, 0) if embed is None else (embed.data_ptr(), KINDS[embed.dtype])
+        made.ends(embed, address, kind, flat, *self._norm(names.final_norm), head)
 
 
 class NativeTransformer(Growing):

@@ -19,7 +19,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import ModelError, RequestError
-from forerun.weights.load import read_json
+from forerun.weights.load import read_json, trim
 
 Message = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")  # templates write roles next to special tokens
@@ -80,6 +80,7 @@ class FolderTokenizer(Tokenizer):
         self.vocab_size = self._plain.get_vocab_size()
         self.bos, self.eos = self._id("bos_token"), self._id("eos_token")
         self._begin = self._beginning()
+        trim()  # reading the file took as much again
 
     @cached_property
     def _trusting(self) -> tokenizers.Tokenizer:

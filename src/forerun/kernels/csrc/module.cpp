@@ -306,7 +306,7 @@ NB_MODULE(_native, m) {
             d.net.context = positions ? (int64_t)positions->size() / d.net.hidden : 0;
             d.net.final_norm = {d.keep(gain), bias ? d.keep(*bias) : nullptr};
             d.net.head = d.use(head);
-        }, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
+        }, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
 
     nb::class_<Session>(m, "Session")
         .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, Table strips) {

@@ -43,6 +43,9 @@ inline int64_t tile_bytes(Kind kind, int64_t inputs) {
     return 0;
 }
 
+// What an output of a matrix holds, as floats [inputs].
+void read_row(const Matrix& m, int64_t row, float* out);
+
 struct Norm {
     const float* gain = nullptr;  // none: there is no such norm
     const float* bias = nullptr;
@@ -71,7 +74,7 @@ struct Net {
     bool layer_norm = false, parallel = false, gated = true;
     Activation activation = Activation::SILU;
     float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;
-    const void* embed = nullptr;  // [vocab, hidden] in embed_kind: F32, F16 or BF16
+    const void* embed = nullptr;  // [vocab, hidden] in embed_kind: F32, F16 or BF16; none: the rows of `head`
     Kind embed_kind = Kind::F32;
     const float* positions = nullptr;  // [context, hidden], or none
     int64_t context = 0;               // rows of `positions`

@@ -19,7 +19,26 @@ float read(const void* source, Kind kind, int64_t i) {
     return kind == Kind::BF16 ? widen_bfloat(bits) : widen_half(bits);
 }
 
+// Where in a tile an input of output `lane` lies.
+int64_t offset(Kind kind, int64_t lane, int64_t input) {
+    switch (kind) {
+        case Kind::F32: return (input * TILE + lane) * 4;
+        case Kind::F16: return (input * TILE + lane) * 2;
+        case Kind::BF16: return input * TILE * 2 + lane % 16 * 4 + lane / 16 * 2;
+        default: return (input / 4 * TILE + lane) * 4 + input % 4;
+    }
+}
+
 }  // namespace
+
+void read_row(const Matrix& m, int64_t row, float* out) {
+    const uint8_t* tile = m.data + row / TILE * tile_bytes(m.kind, m.inputs);
+    const int64_t lane = row % TILE;
+    for (int64_t i = 0; i < m.inputs; ++i) {
+        const uint8_t* at = tile + offset(m.kind, lane, i);
+        out[i] = m.kind == Kind::INT8 ? ((int)*at - 128) * m.scale[row] : read(at, m.kind, 0);
+    }
+}
 
 Packed::Packed(Kind kind, int64_t outputs, int64_t inputs) : kind_(kind), outputs_(outputs), inputs_(inputs) {
     const int64_t padded = round_up(outputs, TILE);
@@ -40,14 +59,7 @@ Packed::Packed(Kind kind, int64_t outputs, int64_t inputs) : kind_(kind), output
 Packed::~Packed() { munmap(data_, size_ + SLACK); }
 
 uint8_t* Packed::place(int64_t row, int64_t input) const {
-    uint8_t* tile = data_ + row / TILE * tile_bytes(kind_, inputs_);
-    const int64_t lane = row % TILE;
-    switch (kind_) {
-        case Kind::F32: return tile + (input * TILE + lane) * 4;
-        case Kind::F16: return tile + (input * TILE + lane) * 2;
-        case Kind::BF16: return tile + input * TILE * 2 + lane % 16 * 4 + lane / 16 * 2;
-        default: return tile + (input / 4 * TILE + lane) * 4 + input % 4;
-    }
+    return data_ + row / TILE * tile_bytes(kind_, inputs_) + offset(kind_, row % TILE, input);
 }
 
 void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to) {
@@ -78,15 +90,7 @@ void Packed::bias(const float* values, int64_t rows, const int64_t* to) {
     for (int64_t r = 0; r < rows; ++r) bias_[to[r]] = values[r];
 }
 
-float Packed::get(int64_t row, int64_t input) const {
-    const uint8_t* at = place(row, input);
-    if (kind_ == Kind::INT8) return ((int)*at - 128) * scale_[row];
-    return read(at, kind_, 0);
-}
-
-void Packed::row(int64_t row, float* out) const {
-    for (int64_t i = 0; i < inputs_; ++i) out[i] = get(row, i);
-}
+void Packed::row(int64_t row, float* out) const { read_row(matrix(), row, out); }
 
 Matrix Packed::matrix() const {
     return {kind_, outputs_, inputs_, data_, scale_.empty() ? nullptr : scale_.data(), bias_.empty() ? nullptr : bias_.data()};

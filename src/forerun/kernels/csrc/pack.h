@@ -32,7 +32,6 @@ private:
     int64_t outputs_, inputs_, size_;
     uint8_t* data_;
     std::vector<float> scale_, bias_;
-    float get(int64_t row, int64_t input) const;
     uint8_t* place(int64_t row, int64_t input) const;
 };
 

@@ -321,7 +321,9 @@ void normalise(const Net& net, const Norm& norm, const float* x, int64_t n, floa
 
 void embed(const Net& net, int64_t token, int64_t position, float* out) {
     const int64_t n = net.hidden, padded = round_up(n, TILE);
-    if (net.embed_kind == Kind::F32) {
+    if (!net.embed) {
+        read_row(net.head, token, out);
+    } else if (net.embed_kind == Kind::F32) {
         std::copy_n((const float*)net.embed + token * n, n, out);
     } else {
         const uint16_t* bits = (const uint16_t*)net.embed + token * n;
