@@ -17,6 +17,7 @@ from forerun.errors import TrainError, unknown
 from forerun.train import stories
 
 TEXT = "text"
+WRITTEN = Path(__file__).parent  # texts that come with forerun
 BOOK_CHARS = 6000
 CODE_BYTES = 6_000_000
 CODE_LINE = 200
@@ -170,11 +171,20 @@ def said(message: dict[str, Any]) -> str:
     return "\n".join(part["value"] for part in message["content"])
 
 
-def read_smalltalk(_data: Path) -> Iterator[Document]:
-    """Greetings and simple questions written for forerun; every answer is repeated on purpose."""
-    for row in rows(Path(__file__).parent / "smalltalk.jsonl"):
-        for question in row["user"]:
-            yield Document("smalltalk", question, (("user", question), ("assistant", row["assistant"])))
+def read_written(source: str) -> Callable[[Path], Iterator[Document]]:
+    """A reader of questions and answers written for forerun; every answer is repeated on purpose."""
+
+    def reader(_data: Path) -> Iterator[Document]:
+        for row in rows(WRITTEN / f"{source}.jsonl"):
+            for question in row["user"]:
+                yield Document(source, question, (("user", question), ("assistant", row["assistant"])))
+
+    return reader
+
+
+def read_scripts(_data: Path) -> Iterator[str]:
+    """Short Python files written for forerun."""
+    yield from (row["text"] for row in rows(WRITTEN / "scripts.jsonl"))
 
 
 def read_code(_data: Path) -> Iterator[str]:
@@ -200,8 +210,10 @@ READERS: dict[str, Callable[[Path], Iterator[str] | Iterator[Document]]] = {
     "tool_chat": read_glaive,
     "reason_chat": read_reasoning,
     "gsm8k": read_gsm8k,
-    "smalltalk": read_smalltalk,
+    "smalltalk": read_written("smalltalk"),
+    "codetalk": read_written("codetalk"),
     "python": read_code,
+    "scripts": read_scripts,
     "war_and_peace": read_book("books/war_and_peace.txt.gz"),
     "sherlock": read_book("books/sherlock_holmes.txt"),
     "shakespeare": read_shakespeare,

@@ -19,8 +19,8 @@ def test_bundled_recipes_load(name):
     assert chosen.schedule.lengths[-1][1] <= chosen.model.context
 
 
-def test_the_four_recipes_exist():
-    assert BUNDLED == ["drafter", "drafter-cpu", "target", "target-cpu"]
+def test_the_recipes_exist():
+    assert BUNDLED == ["drafter", "drafter-cpu", "target", "target-cpu", "target-cpu-more"]
 
 
 @pytest.mark.parametrize(

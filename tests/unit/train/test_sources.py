@@ -1,11 +1,13 @@
 """Texts are cleaned and stories asked for as described."""
 
 import json
+import re
 
 import pytest
 
 from forerun.errors import TrainError
 from forerun.train import sources, stories
+from forerun.train.data import default_folder
 
 
 def test_case_is_restored():
@@ -49,10 +51,34 @@ def test_gsm8k_drops_the_calculator_marks(tmp_path):
     assert document.turns == (("user", "1+1?"), ("assistant", "1+1 = 2\n#### 2"))
 
 
-def test_smalltalk_is_bundled(tmp_path):
-    documents = list(sources.read_smalltalk(tmp_path))
+@pytest.mark.parametrize("source", ["smalltalk", "codetalk"])
+def test_written_talk_is_bundled(source, tmp_path):
+    documents = list(sources.READERS[source](tmp_path))
     assert all([role for role, _ in d.turns] == ["user", "assistant"] for d in documents)
     assert len({d.key for d in documents}) == len(documents)
+
+
+def test_written_scripts_are_python(tmp_path):
+    for text in sources.read_scripts(tmp_path):
+        compile(text, "script", "exec")
+
+
+def phrases(text, length=13):
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[i : i + length]) for i in range(len(words) - length + 1)}
+
+
+@pytest.mark.parametrize("file", ["humaneval/HumanEval.jsonl", "mbpp/mbpp.jsonl", "spec_bench/question.jsonl"])
+def test_what_was_written_is_not_what_is_evaluated(file, tmp_path):
+    path = default_folder() / file
+    if not path.is_file():
+        pytest.skip(f"needs {file} in ../shared/data")
+    theirs = {p for row in sources.rows(path) for p in phrases(" ".join(map(str, row.values())))}
+    assert len(theirs) > 1000
+    for source in ("smalltalk", "codetalk", "scripts"):
+        for item in sources.READERS[source](tmp_path):
+            document = sources.as_document(source, item)
+            assert not phrases(" ".join(content for _, content in document.turns)) & theirs
 
 
 def test_python_source_is_the_standard_library(tmp_path):
