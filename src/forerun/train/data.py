@@ -4,6 +4,8 @@ A batch is a pure function of (seed, step), so that a resumed run sees exactly w
 Does not: mask attention between documents packed into one sequence; weigh the tokens of a sequence.
 """
 
+import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from forerun.train.tokenizer import END_OF_TEXT, END_OF_TURN, plain, special_id
 HOLDOUT = 80
 # Share of sequences that start where a document does.
 ALIGNED = 0.5
+# Share of the ends of lines at which a text is cut before it is tokenised.
+CUT = 0.05
 
 
 def default_folder() -> Path:
@@ -63,11 +67,23 @@ def pack(documents: list[Document], tokenizer: Tokenizer) -> Packed:
         size = tokenizer.get_vocab_size()
         message = f"a vocabulary of {size} tokens does not fit packed uint16 data; use at most 65535."
         raise TrainError(message)
-    encoded = plain(tokenizer).encode_batch([c for d in documents for _, c in d.turns], add_special_tokens=False)
-    contents = iter(encoding.ids for encoding in encoded)
+    texts = [cut(c) if role == sources.TEXT else [c] for d in documents for role, c in d.turns]
+    encoded = iter(plain(tokenizer).encode_batch([part for parts in texts for part in parts], add_special_tokens=False))
+    contents = iter([token for _ in parts for token in next(encoded).ids] for parts in texts)
     pieces = [np.array(document_ids(d, contents, tokenizer), dtype=np.uint16) for d in documents]
     starts = np.cumsum([0, *(len(p) for p in pieces[:-1])])
     return Packed(np.concatenate(pieces), starts.astype(np.int64))
+
+
+def cut(text: str) -> list[str]:
+    """Cut at the ends of some lines; the parts are tokenised apart.
+
+    A prompt that ends where a line does often ends inside a token, which whole texts never show.
+    """
+    ends = [match.start() for match in re.finditer(r"(?<=\S)\n", text)]
+    chance = np.random.default_rng(sources.digest(text)).random(len(ends)) < CUT
+    places = [0, *(end for end, yes in zip(ends, chance, strict=True) if yes), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(places)]
 
 
 def document_ids(document: Document, contents: Iterable[list[int]], tokenizer: Tokenizer) -> list[int]:

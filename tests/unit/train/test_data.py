@@ -86,3 +86,12 @@ def test_no_reader_touches_an_evaluation_set(tmp_path, monkeypatch):
     assert opened
     forbidden = ("eagle_eval", "spec_bench", "humaneval", "mbpp", "gsm8k/test")
     assert not [path for path in opened if any(name in path for name in forbidden)]
+
+
+def test_some_lines_are_tokenised_apart_and_nothing_is_lost():
+    text = "".join(f"def f{i}():\n    return {i}\n\n" for i in range(200))
+    parts = data.cut(text)
+    assert "".join(parts) == text
+    assert 5 < len(parts) < 60
+    assert all(part.startswith("\n") for part in parts[1:])
+    assert data.cut("no line ends here") == ["no line ends here"]
