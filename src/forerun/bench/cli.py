@@ -146,5 +146,54 @@ def roofline(shapes: str, dtypes: str, context: int, rounds: int, threads: int) 
     click.echo(as_json(found))
 
 
+@command.command("peers")
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder for checkpoints and conversions, which are made once; gigabytes.",
+)
+@click.option("--shapes", default="125M,360M", show_default=True, help="1M, 125M, 360M, 1.1B; with commas.")
+@click.option("--dtype", "dtypes", default="int8,int4,bf16", show_default=True, help="Bits of a weight; with commas.")
+@click.option("--only", default="", help="Engines to run beside forerun, with commas [all that are installed].")
+@click.option(
+    "--python",
+    "pythons",
+    metavar="ENGINE=PATH",
+    multiple=True,
+    help="Interpreter that has an engine installed, as in llama.cpp=venv/bin/python; may be repeated [this one].",
+)
+@click.option(
+    "--agreement",
+    type=click.FloatRange(0, 1),
+    help="Measure speculation too, with a made-up draft model that guesses this share of the tokens [off].",
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns of every engine.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of every engine [one per core].")
+def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **values: Any) -> None:  # noqa: ANN401
+    """Measure llama.cpp, OpenVINO GenAI, onnxruntime-genai and transformers beside forerun, on the CPU.
+
+    Same random weights, one process per engine, one of them working at a time. Engines: llama.cpp, openvino,
+    onnxruntime-genai, transformers; one that is not installed is left out, with the command that installs it.
+    """
+    from forerun.bench import contest
+    from forerun.bench.report import as_json
+
+    for name in ("shapes", "dtypes", "only"):
+        values[name] = [word.strip() for word in values[name].split(",") if word.strip()]
+    found = contest.run(contest.Order(work, pythons=_pairs(pythons), agreement=agreement, **values))
+    contest.show(found)
+    click.echo(as_json(found))
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    """ENGINE=PATH -> {engine: path}."""
+    pairs = [text.partition("=") for text in given]
+    for name, _, path in pairs:
+        if not name or not path:
+            raise click.UsageError(f"--python is {name!r}; write it as ENGINE=PATH.")
+    return {name: path for name, _, path in pairs}
+
+
 several_drafters(command)
 several_drafters(compare_transformers)

@@ -1,0 +1,94 @@
+"""The made-up checkpoints are real ones: transformers and forerun read them, and agree."""
+
+import json
+
+import pytest
+import torch
+
+from forerun import LLM, Sampling
+from forerun.bench.checkpoints import checkpoint, once
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return checkpoint("1M", tmp_path_factory.mktemp("work"))
+
+
+def test_it_is_made_once_and_whole(tmp_path):
+    calls = []
+
+    def make(folder):
+        calls.append(folder)
+        (folder / "file").write_text("x")
+
+    assert once(tmp_path / "a", make) == once(tmp_path / "a", make) == tmp_path / "a"
+    assert len(calls) == 1
+    assert (tmp_path / "a" / "file").read_text() == "x"
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    def make(folder):
+        (folder / "file").write_text("x")
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011 - the one raised above
+        once(tmp_path / "a", make)
+    assert not list(tmp_path.iterdir())
+
+
+def test_transformers_and_forerun_read_the_same_model(folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    prompt = AutoTokenizer.from_pretrained(folder)("ab cd").input_ids
+    llm = LLM(str(folder), drafter="none")
+    assert list(llm.tokenizer.encode("ab cd")) == prompt
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt)),
+        max_new_tokens=8,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    mine = llm.generate([prompt], Sampling(temperature=0.0, max_tokens=8, ignore_eos=True))[0]
+    assert list(mine.tokens) == found[0, len(prompt) :].tolist()
+
+
+def test_every_token_has_a_name(folder):
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    assert sorted(tokenizer["model"]["vocab"].values()) == list(range(config["vocab_size"]))
+    assert tokenizer["model"]["merges"]
+
+
+def successors(folder, tokens):
+    """The next token after each token alone."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        return model(torch.as_tensor(tokens)[:, None]).logits[:, -1].argmax(-1)
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.5, 0.8, 1.0])
+def pair(request, tmp_path_factory):
+    target = checkpoint("1M", tmp_path_factory.mktemp("work"), request.param)
+    return target, target.with_name("draft"), request.param
+
+
+def test_a_draft_guesses_as_often_as_it_should(pair):
+    target, draft, agreement = pair
+    tokens = torch.arange(300, 4000)
+    same = (successors(target, tokens) == successors(draft, tokens)).float().mean()
+    assert same == pytest.approx(agreement, abs=0.04)
+
+
+def test_the_next_token_depends_on_the_last_alone_and_the_text_does_not_stand_still(pair):
+    target, draft, _ = pair
+    for folder in (target, draft):
+        llm = LLM(str(folder), drafter="none")
+        result = llm.generate([[500, 1000]], Sampling(temperature=0.0, max_tokens=16, ignore_eos=True))[0]
+        chain = [1000, *result.tokens]
+        assert list(result.tokens) == successors(folder, chain[:-1]).tolist()
+        assert len(set(chain)) > 10
