@@ -107,7 +107,7 @@ def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
         "tie_word_embeddings": tied,
     }
     recipe = adapt(Settings(values, shape))
-    info = info_of(recipe.config, shape, torch.float32, torch.device("cpu"))
+    info = info_of(recipe.config, shape, torch.bfloat16 if dtype == "int8" else torch.float32, torch.device("cpu"))
     return assemble_native(recipe, Noise(recipe), info, threads, int8=dtype == "int8")
 
 

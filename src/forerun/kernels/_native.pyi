@@ -11,9 +11,14 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
 
+# Memory of packed matrices.
+class Arena:
+    def __init__(self) -> None: ...
+    def settle(self) -> None: ...  # all matrices are filled: use large pages
+
 # A weight matrix [outputs, inputs] in the order in which passes read it.
 class Packed:
-    def __init__(self, kind: int, outputs: int, inputs: int) -> None: ...
+    def __init__(self, arena: Arena, kind: int, outputs: int, inputs: int) -> None: ...
     def fill(self, source: int, kind: int, to: Ints) -> None: ...  # row i of the source becomes output to[i]
     def bias(self, values: Floats, to: Ints) -> None: ...
     def row(self, row: int, out: int) -> None: ...  # what an output holds, as floats [inputs]
@@ -57,9 +62,9 @@ class Decoder:
     def copy(self) -> Decoder: ...
     def repeat(self, qkv: Packed, o: Packed, up: Packed, down: Packed) -> None: ...  # one more layer like the last
 
-# The decoder over the strips of one cache: rows of (keys, values, elements from head to head) per layer.
+# The decoder over the strips of one cache, of a kind: rows of (keys, values, elements from head to head) per layer.
 class Session:
-    def __init__(self, decoder: Decoder, team: Team, strips: Ints) -> None: ...
+    def __init__(self, decoder: Decoder, team: Team, kind: int, strips: Ints) -> None: ...
     def run(
         self,
         tokens: Ints,

@@ -68,11 +68,18 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    if supports(recipe.config, info):
-        return assemble_native(recipe, checkpoint, info, threads, int8=dtype in WHOLE)
+    if dtype in WHOLE and (narrow := half_cache(info)) and supports(recipe.config, narrow):
+        return assemble_native(recipe, checkpoint, narrow, threads, int8=True)
+    if dtype != "int8" and precision == torch.float32 and supports(recipe.config, info):
+        return assemble_native(recipe, checkpoint, info, threads)
     if dtype == "int8":
         raise ConfigError(f"dtype 'int8' cannot run {name} here ({native.describe()}); use dtype='auto'.")
     return assemble(recipe, checkpoint, info)
+
+
+def half_cache(info: ModelInfo) -> ModelInfo:
+    """The same model with keys and values kept in bfloat16."""
+    return replace(info, layout=replace(info.layout, dtype=torch.bfloat16))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

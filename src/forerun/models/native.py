@@ -25,6 +25,7 @@ from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8 = 3
+CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
@@ -45,7 +46,7 @@ def threads_for(weight_bytes: int) -> int:
 
 def supports(config: TransformerConfig, info: ModelInfo) -> bool:
     """Whether the compiled passes exist here and cover this decoder."""
-    plain = info.layout.device.type == "cpu" and info.layout.dtype == torch.float32 and native.load() is not None
+    plain = info.layout.device.type == "cpu" and info.layout.dtype in CACHED and native.load() is not None
     heads = config.qk_norm == "" or (config.qk_norm in {"head", "heads"} and config.norm == "rms")
     return plain and heads and config.head_dim <= HEAD_DIM_MAX
 
@@ -66,6 +67,7 @@ class Packer:
         self.parts = Assembler(recipe, reader)
         self.nbytes = 0
         self._native: Any = native.load()
+        self._arena = self._native.Arena()
 
     def decoder(self) -> Any:  # noqa: ANN401 - a class of the extension
         config = self.config
@@ -81,6 +83,7 @@ class Packer:
             self._layer(made, index, ropes)
             trim()
         self._ends(made)
+        self._arena.settle()
         return made
 
     def _layer(self, made: Any, index: int, ropes: list[Rope]) -> None:  # noqa: ANN401
@@ -133,7 +136,7 @@ class Packer:
         stored = [self.reader.raw(f"{block.name}.weight") for block in blocks]
         dtype = stored[0].dtype if len({t.dtype for t in stored}) == 1 and stored[0].dtype in KINDS else torch.float32
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
-        made = self._native.Packed(INT8 if self.int8 else KINDS[dtype], outputs, stored[0].shape[0 if flip else 1])
+        made = self._native.Packed(self._arena, INT8 if self.int8 else KINDS[dtype], outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
             rows, to = weight.t() if flip else weight, block.to.numpy()
             step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
@@ -213,24 +216,25 @@ class NativeTransformer(Growing):
         hidden, heads = config.hidden_size, config.num_heads + 2 * config.num_kv_heads
         out = config.num_heads * config.head_dim
         decoder, kind = self._decoder.copy(), INT8 if self._decoder.int8 else KINDS[torch.bfloat16]
-        nbytes = 0
+        nbytes, arena = 0, self._native.Arena()
         for _ in range(self.info.num_layers, config.num_layers):
             up = (width * (1 + config.gated), hidden)
             shapes = ((heads * config.head_dim, hidden), (hidden, out), up, (hidden, width))
-            made = [self._native.Packed(kind, *shape) for shape in shapes]
+            made = [self._native.Packed(arena, kind, *shape) for shape in shapes]
             for matrix, shape, silent in zip(made, shapes, (False, True, False, True), strict=True):
                 weight = (noise(*shape).zero_() if silent else noise(*shape)).bfloat16()
                 matrix.fill(weight.data_ptr(), KINDS[torch.bfloat16], np.arange(shape[0]))
             decoder.repeat(*made)
             nbytes += sum(matrix.nbytes for matrix in made)
             trim()
+        arena.settle()
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
         return NativeTransformer(config, info, decoder, self._threads)
 
     def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
         pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
         strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
-        session = self._native.Session(self._decoder, self._team, np.array(strips, dtype=np.int64))
+        session = self._native.Session(self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64))
         self._sessions[cache] = session.run
         run: Callable[..., tuple[list[int], list[float]]] = session.run
         return run
@@ -258,7 +262,7 @@ def assemble_native(
 
     `threads` 0: one per core for a large model, one for a small one.
     """
-    reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
+    reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
     packer = Packer(recipe, reader, int8=int8)
     decoder = packer.decoder()
     trim()

@@ -24,7 +24,7 @@ VOCAB = 96
 SHAPES = {
     "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},
-    "gemma2": {"head_dim": 16, "sliding_window": 5, "num_key_value_heads": 1},
+    "gemma2": {"head_dim": 32, "sliding_window": 5, "num_key_value_heads": 1},
     "gpt_neox": {"hidden_size": 64},
 }
 
@@ -74,7 +74,7 @@ def feed(runner, tokens, cuts=()):
     return slot, torch.cat(rows)
 
 
-tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
+tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 
 
 @given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(["auto", "int8"]))
@@ -130,21 +130,20 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
     tokens = list(range(30))
     for dtype in ("auto", "int8"):
         _, best = feed(opened(models[family, 1, dtype]), tokens)
-        facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Packed", "Decoder", "Team", "Session")})
+        facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Arena", "Packed", "Decoder", "Team", "Session")})
         facade.isas = lambda: [isa]
         monkeypatch.setattr(native, "load", lambda facade=facade: facade)
         other = load_model(folders[family], dtype)
         monkeypatch.undo()
         _, here = feed(opened(other), tokens)
-        torch.testing.assert_close(here, best, atol=2e-3 if dtype == "int8" else 2e-4, rtol=1e-4)
-        if isa == "avx512":  # tile registers only add whole numbers, and these are exact
-            assert torch.equal(here, best)
+        # beside int8 attention multiplies bfloat16, whose sums every instruction set rounds in its own way
+        assert (here - best).norm() < (0.03 if dtype == "int8" else 1e-5) * best.norm()
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
     module, rng = native.load(), np.random.default_rng(0)
     weights = rng.standard_normal((40, 50)).astype(np.float32)
-    packed = module.Packed(3, 40, 50)
+    packed = module.Packed(module.Arena(), 3, 40, 50)
     packed.fill(weights.ctypes.data, 0, np.arange(40))
     back = np.empty(50, np.float32)
     for row in range(40):
@@ -157,7 +156,7 @@ def test_whole_weights_are_the_nearest_multiples_of_their_scale():
 def test_float_weights_are_kept_to_the_bit(kind, dtype):
     module = native.load()
     weights = torch.randn(70, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
-    packed, order = module.Packed(kind, 70, 33), torch.randperm(70, generator=torch.Generator().manual_seed(1))
+    packed, order = module.Packed(module.Arena(), kind, 70, 33), torch.randperm(70, generator=torch.Generator().manual_seed(1))
     packed.fill(weights.data_ptr(), kind, order.numpy())
     back = torch.empty(33)
     for row, to in enumerate(order.tolist()):

@@ -16,6 +16,11 @@ inline float widen_half(uint16_t h) {
     return sign ? -tiny : tiny;
 }
 
+inline uint16_t narrow_value(float f) {  // to bfloat16, to the nearest, ties to even; a NaN stays one
+    const uint32_t bits = to_bits(f);
+    return f != f ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 inline float widen_bfloat(uint16_t b) { return from_bits((uint32_t)b << 16); }
 
 }  // namespace forerun

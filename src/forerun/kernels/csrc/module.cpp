@@ -64,8 +64,8 @@ bool has_avx512() {
 // Tile registers are large, so Linux wants to be asked; threads made later inherit the leave.
 bool has_amx() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned tile = 1u << 24, int8 = 1u << 25;
-    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (~edx & (tile | int8))) return false;
+    constexpr unsigned half = 1u << 22, tile = 1u << 24, whole = 1u << 25;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (~edx & (half | tile | whole))) return false;
     constexpr long ask = 0x1023, tile_data = 18;
     return syscall(SYS_arch_prctl, ask, tile_data) == 0;
 }
@@ -236,8 +236,12 @@ NB_MODULE(_native, m) {
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 
+    nb::class_<Arena>(m, "Arena").def(nb::init<>()).def("settle", &Arena::settle, nb::call_guard<nb::gil_scoped_release>());
+
     nb::class_<Packed>(m, "Packed")
-        .def("__init__", [](Packed* p, int kind, int64_t outputs, int64_t inputs) { new (p) Packed((Kind)kind, outputs, inputs); })
+        .def("__init__", [](Packed* p, std::shared_ptr<Arena> arena, int kind, int64_t outputs, int64_t inputs) {
+            new (p) Packed(std::move(arena), (Kind)kind, outputs, inputs);
+        })
         .def("fill", [](Packed& p, uintptr_t source, int kind, Rows to) {
             nb::gil_scoped_release release;
             p.fill((const void*)source, (Kind)kind, (int64_t)to.size(), to.data());
@@ -309,13 +313,13 @@ NB_MODULE(_native, m) {
         }, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
 
     nb::class_<Session>(m, "Session")
-        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, Table strips) {
+        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips) {
             new (s) Session();
             s->decoder = decoder;
             s->team = team;
             for (size_t i = 0; i < strips.shape(0); ++i) {
                 const int64_t* row = strips.data() + 3 * i;
-                s->strips.push_back({(float*)row[0], (float*)row[1], row[2]});
+                s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], row[2]});
             }
         })
         .def("run", &Session::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());

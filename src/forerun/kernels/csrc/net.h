@@ -13,7 +13,7 @@ enum class Kind : int { F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
 
 constexpr int TILE = 32;      // outputs whose weights lie together
 constexpr int GROUP = 32;     // inputs that share a scale in INT4
-constexpr int LANES = 16;     // floats in one vector
+constexpr int HEAD_MAX = 1024; // numbers of a head
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
 //   F32, F16, BF16: [tile][input][32]     BF16 holds output j and 16 + j in one 32-bit word
@@ -84,9 +84,10 @@ struct Net {
     std::vector<Rope> ropes;
 };
 
-// Keys and values of one layer: [kv_heads, rows, dim], rows numbered by the cache.
+// Keys and values of one layer: [kv_heads, rows, dim] of F32 or BF16, rows numbered by the cache.
 struct Strip {
-    float *keys = nullptr, *values = nullptr;
+    Kind kind = Kind::F32;
+    void *keys = nullptr, *values = nullptr;
     int64_t stride = 0;  // elements from one head to the next
 };
 

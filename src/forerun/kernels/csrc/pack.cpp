@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +12,10 @@ namespace forerun {
 namespace {
 
 constexpr int64_t SLACK = 64 * 1024;  // passes ask for weights ahead, beyond the end too
-constexpr int64_t HUGE_FROM = 1 << 21;
+constexpr int64_t LARGE = 2 << 20;   // bytes of a large page
+constexpr int64_t CHUNK = 1 << 30;
+
+uint8_t* first(uint8_t* memory) { return (uint8_t*)round_up((int64_t)memory, LARGE); }  // large page from here on
 
 float read(const void* source, Kind kind, int64_t i) {
     if (kind == Kind::F32) return ((const float*)source)[i];
@@ -40,23 +44,45 @@ void read_row(const Matrix& m, int64_t row, float* out) {
     }
 }
 
-Packed::Packed(Kind kind, int64_t outputs, int64_t inputs) : kind_(kind), outputs_(outputs), inputs_(inputs) {
+uint8_t* Arena::take(int64_t bytes) {
+    const int64_t room = round_up(bytes, 64);
+    if (chunks_.empty() || chunks_.back().used + room > chunks_.back().size) {
+        const int64_t size = round_up(std::max(room, CHUNK), LARGE);
+        // Room that nothing writes to costs nothing.
+        void* memory = mmap(nullptr, size + LARGE + SLACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            throw std::runtime_error("no memory for " + std::to_string(bytes >> 20) + " MiB of weights; free some, or use a smaller dtype.");
+        chunks_.push_back({(uint8_t*)memory, size, 0});
+    }
+    Chunk& chunk = chunks_.back();
+    uint8_t* at = first(chunk.memory) + chunk.used;
+    chunk.used += room;
+#ifdef MADV_HUGEPAGE
+    uint8_t *begin = first(at), *end = (uint8_t*)((uintptr_t)(at + room) / LARGE * LARGE);
+    if (begin < end) madvise(begin, end - begin, MADV_HUGEPAGE);  // advice only, here and below
+#endif
+    return at;
+}
+
+void Arena::settle() {
+    constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1
+    for (const Chunk& chunk : chunks_) madvise(first(chunk.memory), chunk.used / LARGE * LARGE, collapse);
+}
+
+Arena::~Arena() {
+    for (const Chunk& chunk : chunks_) munmap(chunk.memory, chunk.size + LARGE + SLACK);
+}
+
+Packed::Packed(std::shared_ptr<Arena> arena, Kind kind, int64_t outputs, int64_t inputs)
+    : arena_(std::move(arena)), kind_(kind), outputs_(outputs), inputs_(inputs) {
     const int64_t padded = round_up(outputs, TILE);
     size_ = padded / TILE * tile_bytes(kind, inputs);
-    void* memory = mmap(nullptr, size_ + SLACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        throw std::runtime_error("no memory for " + std::to_string(size_ >> 20) + " MiB of weights; free some, or use a smaller dtype.");
-#ifdef MADV_HUGEPAGE
-    if (size_ >= HUGE_FROM) madvise(memory, size_, MADV_HUGEPAGE);  // advice only
-#endif
-    data_ = (uint8_t*)memory;
+    data_ = arena_->take(size_);
     if (kind == Kind::INT8) {
         std::memset(data_, 128, size_);
         scale_.assign(padded, 0.0f);
     }
 }
-
-Packed::~Packed() { munmap(data_, size_ + SLACK); }
 
 uint8_t* Packed::place(int64_t row, int64_t input) const {
     return data_ + row / TILE * tile_bytes(kind_, inputs_) + offset(kind_, row % TILE, input);

@@ -8,6 +8,22 @@ typedef int32_t vi __attribute__((vector_size(64)));
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE vf load(const float* p) { vf v; std::memcpy(&v, p, sizeof v); return v; }
+// bfloat16, to the nearest, ties to even; a NaN stays one unless its low bits alone say so.
+INLINE vi narrow(vf v) { return (((vi)v + 0x7fff + ((vi)v >> 16 & 1)) >> 16) & 0xffff; }
+INLINE vf load(const uint16_t* p) {
+    uint16_t bits[16]; std::memcpy(bits, p, 32);
+    vi v;
+    for (int i = 0; i < 16; ++i) v[i] = bits[i];
+    return (vf)(v << 16);
+}
+INLINE void store(uint16_t* p, vf v) {
+    const vi bits = narrow(v);
+    uint16_t low[16];
+    for (int i = 0; i < 16; ++i) low[i] = (uint16_t)bits[i];
+    std::memcpy(p, low, 32);
+}
+INLINE float widen_value(float v) { return v; }
+INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 INLINE vf splat(float f) { return vf{} + f; }
 INLINE vf zero() { return vf{}; }
@@ -68,6 +84,16 @@ INLINE vf exponential(vf x) {
     return select(low, zero(), p * (vf)power);
 }
 
+// a / b to 2 units in the last place, for |b| from 2^-120 to 2^127.
+INLINE vf quotient(vf a, vf b) {
+#if defined(__AVX512F__)
+    const vf r = (vf)_mm512_rcp14_ps((__m512)b);
+    return a * fma(r, 1.0f - b * r, r);
+#else
+    return a / b;
+#endif
+}
+
 INLINE vf hyperbolic_tangent(vf x) {
     const vf y = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
     const vf small = fma(x * x * x, splat(-1.0f / 3), x);  // where the difference above would cancel
@@ -88,7 +114,7 @@ INLINE vf error_function(vf x) {
 
 INLINE vf activate(Activation kind, vf x) {
     switch (kind) {
-        case Activation::SILU: return x / (exponential(-x) + 1.0f);
+        case Activation::SILU: return quotient(x, exponential(-x) + 1.0f);
         case Activation::GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
         case Activation::GELU_TANH: {
             const vf inner = fma(x * x * x, splat(0.044715f), x) * 0.79788456080286536f;

@@ -1,0 +1,237 @@
+// Attention over the cache. Included by pass.inl.
+
+// A vector of a head; the last one may be short.
+template <typename T> INLINE vf load_part(const T* p, int64_t i, int64_t dim) {
+    if (i + 16 <= dim) return load(p + i);
+    T part[16] = {};
+    for (int64_t j = i; j < dim; ++j) part[j - i] = p[j];
+    return load(part);
+}
+
+// Sixteen keys' vectors -> sixteen dimensions' vectors.
+INLINE void transpose(vf (&v)[16]) {
+#if defined(__AVX512F__)
+    __m512 a[16], b[16];
+    unroll<8>([&](auto k) {
+        constexpr int i = 2 * k.value;
+        a[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps((__m512)v[i], (__m512)v[i + 1]);
+    });
+    unroll<4>([&](auto k) {
+        constexpr int i = 4 * k.value;
+        b[i] = (__m512)_mm512_unpacklo_pd((__m512d)a[i], (__m512d)a[i + 2]);
+        b[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)a[i], (__m512d)a[i + 2]);
+        b[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)a[i + 1], (__m512d)a[i + 3]);
+        b[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)a[i + 1], (__m512d)a[i + 3]);
+    });
+    unroll<4>([&](auto k) {  // quarters of keys 0-3 and 4-7, 8-11 and 12-15
+        constexpr int i = k.value;
+        a[i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88);
+        a[4 + i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xdd);
+        a[8 + i] = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x88);
+        a[12 + i] = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xdd);
+    });
+    unroll<4>([&](auto k) {
+        constexpr int i = k.value;
+        v[i] = (vf)_mm512_shuffle_f32x4(a[i], a[8 + i], 0x88);
+        v[8 + i] = (vf)_mm512_shuffle_f32x4(a[i], a[8 + i], 0xdd);
+        v[4 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0x88);
+        v[12 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0xdd);
+    });
+#else
+    float in[16][16], out[16][16];
+    std::memcpy(in, v, sizeof in);
+    for (int k = 0; k < 16; ++k)
+        for (int i = 0; i < 16; ++i) out[i][k] = in[k][i];
+    std::memcpy(v, out, sizeof out);
+#endif
+}
+
+constexpr int BLOCKS = 4;  // of sixteen keys, turned together
+
+// Entries [at, at + 64) as [block][dimension][16 keys]; behind `end` the last one again.
+template <typename T>
+void turn_keys(const T* keys, const int64_t* entries, int64_t at, int64_t end, int64_t dim, float* out) {
+    for (int64_t first = at; first < at + 16 * BLOCKS; first += 16, out += 16 * dim)
+        for (int64_t i = 0; i < dim; i += 16) {
+            vf v[16];
+            for (int k = 0; k < 16; ++k) v[k] = load_part(keys + entries[std::min(first + k, end - 1)] * dim, i, dim);
+            transpose(v);
+            for (int64_t k = 0; k < std::min<int64_t>(16, dim - i); ++k) store(out + 16 * (i + k), v[k]);
+        }
+}
+
+// Scores of Q queries against B blocks of keys, over the dimensions in order.
+template <int Q, int B>
+INLINE void score(const float* const* queries, const float* turned, int64_t dim, int64_t at, float* const* out) {
+    vf sums[Q][B];
+    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { sums[q.value][b.value] = zero(); }); });
+    for (int64_t i = 0; i < dim; ++i) {
+        vf k[B];
+        unroll<B>([&](auto b) { k[b.value] = load(turned + 16 * (b.value * dim + i)); });
+        unroll<Q>([&](auto q) {
+            const vf x = splat(queries[q.value][i]);
+            unroll<B>([&](auto b) { sums[q.value][b.value] = fma(x, k[b.value], sums[q.value][b.value]); });
+        });
+    }
+    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { store(out[q.value] + at + 16 * b.value, sums[q.value][b.value]); }); });
+}
+
+// Scores of `many` queries against entries [begin, end); `out` has room for 64 more.
+template <typename T>
+void score_all(const float* const* queries, int64_t many, const T* keys, const int64_t* entries, int64_t begin,
+               int64_t end, int64_t dim, float* const* out) {
+    alignas(64) float turned[16 * BLOCKS * HEAD_MAX];
+    for (int64_t at = begin; at < end; at += 16 * BLOCKS) {
+        turn_keys(keys, entries, at, end, dim, turned);
+        int64_t q = 0;
+        for (; q + 4 <= many; q += 4) {
+            score<4, 2>(queries + q, turned, dim, at, out + q);
+            score<4, 2>(queries + q, turned + 32 * dim, dim, at + 32, out + q);
+        }
+        for (; q < many; ++q) score<1, 4>(queries + q, turned, dim, at, out + q);
+    }
+}
+
+// Weighted sums of values for Q queries, entry after entry, each with the sum of its weights.
+template <int N, int Q, typename T>
+void blend(const float* const* weights, const T* values, const int64_t* entries, int64_t begin, int64_t end,
+           float* const* out) {
+    vf sums[Q][N], totals[Q];
+    unroll<Q>([&](auto q) {
+        totals[q.value] = zero();
+        unroll<N>([&](auto i) { sums[q.value][i.value] = zero(); });
+    });
+    for (int64_t j = begin; j < end; ++j) {
+        const T* value = values + entries[j] * (N * 16);
+        vf v[N];
+        unroll<N>([&](auto i) { v[i.value] = load(value + 16 * i.value); });
+        unroll<Q>([&](auto q) {
+            const vf w = splat(weights[q.value][j]);
+            totals[q.value] += w;
+            unroll<N>([&](auto i) { sums[q.value][i.value] = fma(w, v[i.value], sums[q.value][i.value]); });
+        });
+    }
+    unroll<Q>([&](auto q) {
+        unroll<N>([&](auto i) { store(out[q.value] + 16 * i.value, sums[q.value][i.value] / totals[q.value]); });
+    });
+}
+
+template <typename T>
+void blend_any(const float* weights, const T* values, const int64_t* entries, int64_t begin, int64_t end,
+               int64_t dim, float* out) {
+    float total = 0;
+    for (int64_t i = 0; i < dim; ++i) out[i] = 0;
+    for (int64_t j = begin; j < end; ++j) {
+        total += weights[j];
+        for (int64_t i = 0; i < dim; ++i) out[i] += weights[j] * widen_value(values[entries[j] * dim + i]);
+    }
+    for (int64_t i = 0; i < dim; ++i) out[i] /= total;
+}
+
+// Which entries a row sees: hidden ones get a score of minus infinity.
+struct Sight {
+    int64_t begin, end;         // outside, everything is hidden
+    const uint8_t* mask;        // of the entries from `past` on, or none
+    int64_t past;
+    std::vector<uint8_t> held;  // the mask where a window narrows it
+};
+
+void see(const Segment& s, int64_t row, int64_t position, int64_t window, Sight& out) {
+    out.past = s.past;
+    out.mask = nullptr;
+    const int64_t open = s.base + s.count;
+    out.end = s.mask ? s.past + open : s.past + s.base + row + 1;
+    out.begin = window ? std::max<int64_t>(0, position - window + 1) : 0;
+    if (!s.mask) return;
+    out.mask = s.mask + row * open;
+    if (!window || position < window) return;
+    out.held.assign(out.mask, out.mask + open);
+    int64_t later = 0;  // entries of the row's own path that come after
+    for (int64_t j = open - 1; j >= 0; --j)
+        if (out.held[j] && ++later > window) out.held[j] = 0;
+    out.mask = out.held.data();
+    out.begin = std::min(out.begin, s.past);
+}
+
+// Scores -> weights e^(score - most), hidden entries exactly 0, over [from, to) which covers what the row sees.
+void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
+    const float nothing = -std::numeric_limits<float>::infinity();
+    const int64_t end = from + round_up(to - from, 16);
+    if (cap > 0)
+        for (int64_t j = from; j < end; j += 16)
+            store(scores + j, hyperbolic_tangent(load(scores + j) * (1.0f / cap)) * cap);
+    for (int64_t j = from; j < sight.begin; ++j) scores[j] = nothing;
+    for (int64_t j = sight.end; j < end; ++j) scores[j] = nothing;
+    if (sight.mask)
+        for (int64_t j = std::max(from, sight.past); j < sight.end; ++j)
+            if (!sight.mask[j - sight.past]) scores[j] = nothing;
+    vf most = splat(nothing);
+    for (int64_t j = from; j < end; j += 16) most = larger(most, load(scores + j));
+    const float top = largest(most);
+    for (int64_t j = from; j < end; j += 16) store(scores + j, exponential(load(scores + j) - top));
+}
+
+constexpr int64_t SCORES = 1 << 17;  // that rows sharing the turned keys may have together: half a MiB
+
+struct Unit {
+    const Segment* segment;
+    const int64_t* entries;
+    int64_t head, first, count;  // KV head; rows of the segment
+};
+
+// Where queries [row, stride] come from and what is seen goes to.
+struct Look {
+    const Net& net;
+    const Layer& layer;
+    const Strip& strip;
+    const Plan& plan;
+    const float* queries;
+    float* out;
+    int64_t stride;
+    std::vector<float>& scratch;
+};
+
+template <int N, typename T> void attend(const Look& look, const Unit& u) {
+    const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
+    const Segment& s = *u.segment;
+    const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
+    const int64_t width = all + 32 * BLOCKS, many = group * u.count;
+    if ((int64_t)scratch.size() < width * many) scratch.resize(width * many);
+    const T *keys = (const T*)strip.keys + u.head * strip.stride, *values = (const T*)strip.values + u.head * strip.stride;
+    std::vector<Sight> sights(u.count);
+    int64_t from = all, to = 0;
+    for (int64_t r = 0; r < u.count; ++r) {
+        const int64_t row = u.first + r;
+        see(s, row, plan.positions[s.start + row], layer.window, sights[r]);
+        from = std::min(from, sights[r].begin);
+        to = std::max(to, sights[r].end);
+    }
+    std::vector<const float*> queries(many), weights(many);
+    std::vector<float*> scores(many), outs(many);
+    for (int64_t i = 0; i < many; ++i) {
+        const int64_t row = s.start + u.first + i / group, head = u.head * group + i % group;
+        queries[i] = q + row * stride + head * dim;
+        outs[i] = out + row * stride + head * dim;
+        weights[i] = scores[i] = scratch.data() + i * width;
+    }
+    score_all(queries.data(), many, keys, u.entries, from, to, dim, scores.data());
+    for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
+    int64_t k = 0;
+    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+    if constexpr (N > 0) {
+        for (; k + 2 <= many; k += 2) blend<N, 2>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+        for (; k < many; ++k) blend<N, 1>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+    }
+    for (; k < many; ++k) blend_any(weights[k], values, u.entries, from, to, dim, outs[k]);
+}
+
+template <typename T> void attend_any(const Look& look, const Unit& unit) {
+    switch (look.net.dim) {
+        case 64: return attend<4, T>(look, unit);
+        case 128: return attend<8, T>(look, unit);
+        default: return attend<0, T>(look, unit);
+    }
+}
+
+#include "attention_tiles.inl"

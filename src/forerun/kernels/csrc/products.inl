@@ -1,0 +1,255 @@
+// Products of packed matrices and rows of activations. Included by pass.inl.
+
+template <Kind K, int R>
+INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& in, int64_t row, vf (&out)[R][2]) {
+    constexpr int step = K == Kind::F32 ? 128 : 64;
+    const float* x = in.floats + row * in.width;
+    unroll<R>([&](auto r) { out[r.value][0] = out[r.value][1] = zero(); });
+    for (int64_t i = 0; i < inputs; ++i, tile += step) {
+        __builtin_prefetch(tile + LEAD, 0, 2);
+        vf low, high;
+        load_weights<K>(tile, low, high);
+        unroll<R>([&](auto r) {
+            const vf b = splat(x[r.value * in.width + i]);
+            out[r.value][0] = fma(low, b, out[r.value][0]);
+            out[r.value][1] = fma(high, b, out[r.value][1]);
+        });
+    }
+}
+
+// Whole sums of one row and tile -> what they stand for.
+INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row, vi low, vi high, vf (&out)[2]) {
+    const int32_t offset = 128 * in.sums[row];  // weights are kept as w + 128
+    const float scale = in.scales[row];
+    out[0] = __builtin_convertvector(low - offset, vf) * (load(m.scale + t * TILE) * scale);
+    out[1] = __builtin_convertvector(high - offset, vf) * (load(m.scale + t * TILE + 16) * scale);
+}
+
+template <int R>
+INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row,
+                       vf (&out)[R][2]) {
+    const int8_t* x = in.whole + row * in.width;
+    const int64_t steps = (m.inputs + 3) / 4;
+    vi sums[R][2];
+    unroll<R>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
+    for (int64_t i = 0; i < steps; ++i, tile += 128) {
+        if constexpr (R == 1) {
+            __builtin_prefetch(tile + NEAR, 0, 3);
+            __builtin_prefetch(tile + NEAR + 64, 0, 3);
+        } else {
+            __builtin_prefetch(tile + LEAD, 0, 2);
+            __builtin_prefetch(tile + LEAD + 64, 0, 2);
+        }
+#if defined(__AVX512VNNI__)
+        const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
+        unroll<R>([&](auto r) {
+            int32_t four; std::memcpy(&four, x + r.value * in.width + 4 * i, 4);
+            const __m512i b = _mm512_set1_epi32(four);
+            sums[r.value][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][0], low, b);
+            sums[r.value][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][1], high, b);
+        });
+#else
+        unroll<R>([&](auto r) {
+            const int8_t* four = x + r.value * in.width + 4 * i;
+            for (int half = 0; half < 2; ++half)
+                for (int j = 0; j < 16; ++j) {
+                    const uint8_t* w = tile + 64 * half + 4 * j;
+                    sums[r.value][half][j] += w[0] * four[0] + w[1] * four[1] + w[2] * four[2] + w[3] * four[3];
+                }
+        });
+#endif
+    }
+    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, sums[r.value][0], sums[r.value][1], out[r.value]); });
+}
+
+template <int R, typename Done>
+INLINE void tile_rows(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
+    const uint8_t* tile = m.data + t * tile_bytes(m.kind, m.inputs);
+    vf out[R][2];
+    switch (m.kind) {
+        case Kind::F32: float_tile<Kind::F32, R>(tile, m.inputs, in, row, out); break;
+        case Kind::F16: float_tile<Kind::F16, R>(tile, m.inputs, in, row, out); break;
+        case Kind::BF16: float_tile<Kind::BF16, R>(tile, m.inputs, in, row, out); break;
+        default: whole_tile<R>(tile, m, t, in, row, out); break;
+    }
+    if (m.bias) {
+        const vf low = load(m.bias + t * TILE), high = load(m.bias + t * TILE + 16);
+        unroll<R>([&](auto r) { out[r.value][0] += low; out[r.value][1] += high; });
+    }
+    unroll<R>([&](auto r) { done(row + r.value, t, out[r.value][0], out[r.value][1]); });
+}
+
+// Two tiles side by side: for few rows the sums of one are too few to hide the time that each addition takes.
+template <Kind K, int R, typename Done>
+INLINE void float_pair(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
+    constexpr int step = K == Kind::F32 ? 128 : 64;
+    const uint8_t* tile = m.data + t * tile_bytes(K, m.inputs);
+    const int64_t next = tile_bytes(K, m.inputs);
+    const float* x = in.floats + row * in.width;
+    vf out[R][4];
+    unroll<R>([&](auto r) { unroll<4>([&](auto i) { out[r.value][i.value] = zero(); }); });
+    for (int64_t i = 0; i < m.inputs; ++i, tile += step) {
+        vf w[4];
+        __builtin_prefetch(tile + LEAD, 0, 2);
+        __builtin_prefetch(tile + next + LEAD, 0, 2);
+        load_weights<K>(tile, w[0], w[1]);
+        load_weights<K>(tile + next, w[2], w[3]);
+        unroll<R>([&](auto r) {
+            const vf b = splat(x[r.value * in.width + i]);
+            unroll<4>([&](auto j) { out[r.value][j.value] = fma(w[j.value], b, out[r.value][j.value]); });
+        });
+    }
+    if (m.bias)
+        unroll<4>([&](auto j) {
+            const vf bias = load(m.bias + t * TILE + 16 * j.value);
+            unroll<R>([&](auto r) { out[r.value][j.value] += bias; });
+        });
+    unroll<R>([&](auto r) {
+        done(row + r.value, t, out[r.value][0], out[r.value][1]);
+        done(row + r.value, t + 1, out[r.value][2], out[r.value][3]);
+    });
+}
+
+template <int R, typename Done>
+__attribute__((noinline)) void sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done done) {
+    int64_t t = tiles.begin;
+    if constexpr (R <= 2)
+        for (; t + 2 <= tiles.end && !is_whole(m); t += 2) switch (m.kind) {
+            case Kind::F32: float_pair<Kind::F32, R>(m, t, in, row, done); break;
+            case Kind::F16: float_pair<Kind::F16, R>(m, t, in, row, done); break;
+            default: float_pair<Kind::BF16, R>(m, t, in, row, done); break;
+        }
+    for (; t < tiles.end; ++t) tile_rows<R>(m, t, in, row, done);
+}
+
+template <typename Done>
+void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, int64_t row, Done done) {
+    switch (count) {
+        case 1: return sweep<1>(m, tiles, in, row, done);
+        case 2: return sweep<2>(m, tiles, in, row, done);
+        case 3: return sweep<3>(m, tiles, in, row, done);
+        case 4: return sweep<4>(m, tiles, in, row, done);
+        case 5: return sweep<5>(m, tiles, in, row, done);
+        case 6: return sweep<6>(m, tiles, in, row, done);
+        case 7: return sweep<7>(m, tiles, in, row, done);
+        default: return sweep<8>(m, tiles, in, row, done);
+    }
+}
+
+#if defined(__AMX_INT8__)
+
+constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
+
+// Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
+void configure(int64_t first, int64_t second) {
+    struct alignas(64) {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t bytes[16] = {};
+        uint8_t rows[16] = {};
+    } config;
+    const int64_t rows[8] = {first, first, second, second, first, second, 16, 16};
+    for (int i = 0; i < 8; ++i) {
+        config.bytes[i] = 64;
+        config.rows[i] = (uint8_t)rows[i];
+    }
+    asm volatile("" : : "r"(&config) : "memory");  // gcc 12 believes that the next line reads eight bytes
+    _tile_loadconfig(&config);
+}
+
+// Whole sums of a tile and up to 32 rows.
+template <bool Two> INLINE void tile_sums(const uint8_t* w, const int8_t* x, int64_t width, int64_t steps, int32_t* out) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < steps; ++i, x += 64, w += 64 * TILE) {
+        // Loads of tiles wait for what is not in the first cache.
+        unroll<32>([&](auto line) { __builtin_prefetch(w + 2 * 64 * TILE + 64 * line.value, 0, 3); });
+        _tile_loadd(6, w, 128);
+        _tile_loadd(7, w + 64, 128);
+        _tile_loadd(4, x, width);
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        if constexpr (Two) {
+            _tile_loadd(5, x + 16 * width, width);
+            _tile_dpbsud(2, 5, 6);
+            _tile_dpbsud(3, 5, 7);
+        }
+    }
+    _tile_stored(0, out, 128);
+    _tile_stored(1, out + 16, 128);
+    if constexpr (Two) {
+        _tile_stored(2, out + 16 * TILE, 128);
+        _tile_stored(3, out + 16 * TILE + 16, 128);
+    }
+}
+
+// As `product`. Blocks of more than 32 rows read room behind the last row, which the caller has, and drop its sums.
+template <typename Done>
+void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
+    const int64_t steps = tile_bytes(m.kind, m.inputs) / (64 * TILE);
+    if (rows > 32) configure(16, 16);
+    else configure(std::min<int64_t>(rows, 16), rows > 16 ? rows - 16 : 16);
+    alignas(64) int32_t sums[32 * TILE];
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+        for (int64_t row = 0; row < rows; row += 32) {
+            const uint8_t* w = m.data + t * tile_bytes(m.kind, m.inputs);
+            const int8_t* x = in.whole + row * in.width;
+            if (rows - row > 16) tile_sums<true>(w, x, in.width, steps, sums);
+            else tile_sums<false>(w, x, in.width, steps, sums);
+            for (int64_t r = 0; r < std::min<int64_t>(32, rows - row); ++r) {
+                vi low, high;
+                vf out[2];
+                std::memcpy(&low, sums + r * TILE, 64);
+                std::memcpy(&high, sums + r * TILE + 16, 64);
+                widen(m, t, in, row + r, low, high, out);
+                if (m.bias) {
+                    out[0] += load(m.bias + t * TILE);
+                    out[1] += load(m.bias + t * TILE + 16);
+                }
+                done(row + r, t, out[0], out[1]);
+            }
+        }
+    _tile_release();
+}
+
+#endif
+
+// This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.
+template <typename Done>
+void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, int id, Done done) {
+    const Share mine = share(m.tiles(), id, team.size());
+#if defined(__AMX_INT8__)
+    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product(m, mine, in, rows, done);
+#endif
+    if (rows <= ROWS) {
+        if (rows) sweep_some((int)rows, m, mine, in, 0, done);
+        return;
+    }
+    for (int64_t t = mine.begin; t < mine.end; ++t)  // a tile stays near while all rows pass it
+        for (int64_t row = 0; row < rows; row += ROWS)
+            sweep_some((int)std::min<int64_t>(ROWS, rows - row), m, {t, t + 1}, in, row, done);
+}
+
+// Rows are padded with zeros to the 64 inputs that a step of the widest product takes.
+void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t& total) {
+    vf most = zero();
+    for (int64_t i = 0; i < width; i += 16) most = larger(most, magnitude(load(x + i)));
+    const float top = largest(most), inverse = top > 0 ? 127.0f / top : 0.0f;
+    vi sums = vi{};
+    for (int64_t i = 0; i < width; i += 16) {
+        const vi q = __builtin_convertvector(nearest(load(x + i) * inverse), vi);
+        sums += q;
+#if defined(__AVX512F__)
+        _mm_storeu_si128((__m128i*)(out + i), _mm512_cvtepi32_epi8((__m512i)q));
+#else
+        for (int j = 0; j < 16; ++j) out[i + j] = (int8_t)q[j];
+#endif
+    }
+    std::fill(out + width, out + round_up(width, 64), (int8_t)0);
+    scale = top / 127.0f;
+    total = 0;
+    for (int j = 0; j < 16; ++j) total += sums[j];
+    if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
+}
+
