@@ -38,7 +38,8 @@ SHAPES = {
     "360M": (960, 32, 15, 5, 2560, 49152, True),
     "1.1B": (2048, 22, 32, 4, 5632, 32000, False),
 }
-DTYPES = ("bf16", "int8")  # how weights are kept
+LOADED = {"exact": "auto", "bf16": "bfloat16", "int8": "int8"}  # precisions; exact: bf16 weights, float32 activations
+DTYPES = tuple(LOADED)
 _BUFFER = 512 << 20  # bytes; far more than any cache holds
 _BLOCK = 1 << 20
 
@@ -107,8 +108,8 @@ def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
         "tie_word_embeddings": tied,
     }
     recipe = adapt(Settings(values, shape))
-    info = info_of(recipe.config, shape, torch.bfloat16 if dtype == "int8" else torch.float32, torch.device("cpu"))
-    return assemble_native(recipe, Noise(recipe), info, threads, int8=dtype == "int8")
+    info = info_of(recipe.config, shape, torch.float32 if dtype == "exact" else torch.bfloat16, torch.device("cpu"))
+    return assemble_native(recipe, Noise(recipe), info, threads, LOADED[dtype])
 
 
 def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:

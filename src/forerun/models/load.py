@@ -22,6 +22,9 @@ from forerun.weights.load import Checkpoint, read_json
 REFERENCE = Path(__file__).resolve().parent.parent / "reference"
 NAMED = {"reference": REFERENCE / "target", "reference-drafter": REFERENCE / "drafter"}
 PRECISIONS = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
     "float64": torch.float64,
     "float32": torch.float32,
     "float16": torch.float16,
@@ -68,18 +71,15 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    if dtype in WHOLE and (narrow := half_cache(info)) and supports(recipe.config, narrow):
-        return assemble_native(recipe, checkpoint, narrow, threads, int8=True)
-    if dtype != "int8" and precision == torch.float32 and supports(recipe.config, info):
-        return assemble_native(recipe, checkpoint, info, threads)
+    rounded = "int8" if dtype in WHOLE else "bfloat16" if precision == torch.bfloat16 else "auto"
+    if rounded != "auto":
+        info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
+    if supports(recipe.config, info):
+        return assemble_native(recipe, checkpoint, info, threads, rounded)
+    info = replace(info, layout=replace(info.layout, dtype=precision))
     if dtype == "int8":
         raise ConfigError(f"dtype 'int8' cannot run {name} here ({native.describe()}); use dtype='auto'.")
     return assemble(recipe, checkpoint, info)
-
-
-def half_cache(info: ModelInfo) -> ModelInfo:
-    """The same model with keys and values kept in bfloat16."""
-    return replace(info, layout=replace(info.layout, dtype=torch.bfloat16))
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

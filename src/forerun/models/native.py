@@ -25,6 +25,7 @@ from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8 = 3
+PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8}  # what each precision rounds weights to
 CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
@@ -60,10 +61,10 @@ class Block:
 
 
 class Packer:
-    """Reads a checkpoint tensor by tensor straight into packed matrices."""
+    """Reads a checkpoint tensor by tensor straight into packed matrices; `kind` None: as they are stored."""
 
-    def __init__(self, recipe: Recipe, reader: Reader, *, int8: bool) -> None:
-        self.config, self.names, self.reader, self.int8 = recipe.config, recipe.names, reader, int8
+    def __init__(self, recipe: Recipe, reader: Reader, kind: int | None) -> None:
+        self.config, self.names, self.reader, self.kind = recipe.config, recipe.names, reader, kind
         self.parts = Assembler(recipe, reader)
         self.nbytes = 0
         self._native: Any = native.load()
@@ -73,6 +74,7 @@ class Packer:
         config = self.config
         sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
         sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
+        sizes += [3 if self.kind is None else 1]  # parts of an activation beside bfloat16 weights: all its bits, or one
         numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
         numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
         made = self._native.Decoder(self._native.isas()[0], [int(s) for s in sizes], numbers)
@@ -135,8 +137,10 @@ class Packer:
     def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool) -> Any:  # noqa: ANN401
         stored = [self.reader.raw(f"{block.name}.weight") for block in blocks]
         dtype = stored[0].dtype if len({t.dtype for t in stored}) == 1 and stored[0].dtype in KINDS else torch.float32
+        dtype = torch.bfloat16 if self.kind == KINDS[torch.bfloat16] else dtype
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
-        made = self._native.Packed(self._arena, INT8 if self.int8 else KINDS[dtype], outputs, stored[0].shape[0 if flip else 1])
+        kind = KINDS[dtype] if self.kind is None else self.kind
+        made = self._native.Packed(self._arena, kind, outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
             rows, to = weight.t() if flip else weight, block.to.numpy()
             step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
@@ -256,14 +260,15 @@ def _index(order: list[int], layer: int) -> int:
 
 
 def assemble_native(
-    recipe: Recipe, checkpoint: Tensors, info: ModelInfo, threads: int, *, int8: bool = False
+    recipe: Recipe, checkpoint: Tensors, info: ModelInfo, threads: int, dtype: str = "auto"
 ) -> NativeTransformer:
-    """The decoder that a recipe and a checkpoint make; `int8` rounds weights and activations to whole numbers.
+    """The decoder that a recipe and a checkpoint make.
 
-    `threads` 0: one per core for a large model, one for a small one.
+    `dtype` "auto" multiplies weights as they are stored with float32 activations; "bfloat16" rounds both to that, and
+    "int8" to whole numbers. `threads` 0: one per core for a large model, one for a small one.
     """
     reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
-    packer = Packer(recipe, reader, int8=int8)
+    packer = Packer(recipe, reader, PACKED.get(dtype))
     decoder = packer.decoder()
     trim()
     return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), decoder, threads)

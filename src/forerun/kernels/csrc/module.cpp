@@ -157,6 +157,7 @@ struct Session {
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
         room(ws.quantized, (rows + 32) * widest + 64);  // the widest product reads whole blocks of rows
+        room(ws.halves, (rows * net.parts + 32) * widest + 64);
         room(ws.scales, rows);
         room(ws.sums, rows);
         room(ws.turns, rows * turns);
@@ -261,6 +262,7 @@ NB_MODULE(_native, m) {
             Net& n = d->net;
             n.vocab = sizes[0]; n.hidden = sizes[1]; n.heads = sizes[2]; n.kv_heads = sizes[3]; n.dim = sizes[4];
             n.layer_norm = sizes[5]; n.parallel = sizes[6]; n.gated = sizes[7]; n.activation = (Activation)sizes[8];
+            n.parts = (int)sizes[9];
             n.eps = (float)numbers[0]; n.attention_scale = (float)numbers[1]; n.attention_cap = (float)numbers[2];
             n.logit_cap = (float)numbers[3]; n.embed_scale = (float)numbers[4]; n.residual_scale = (float)numbers[5];
             n.logit_scale = (float)numbers[6];

@@ -16,7 +16,8 @@ constexpr int GROUP = 32;     // inputs that share a scale in INT4
 constexpr int HEAD_MAX = 1024; // numbers of a head
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
-//   F32, F16, BF16: [tile][input][32]     BF16 holds output j and 16 + j in one 32-bit word
+//   F32, F16:       [tile][input][32]
+//   BF16:           [tile][input / 2][32][2], inputs padded to 32
 //   INT8:           [tile][input / 4][32][4] as weight + 128, inputs padded to 64
 //   INT4:           [tile][input / 32][scales: 32 float16][4 x (32 x 4 bytes)], two inputs' nibbles in one byte
 struct Matrix {
@@ -35,8 +36,8 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 inline int64_t tile_bytes(Kind kind, int64_t inputs) {
     switch (kind) {
         case Kind::F32: return inputs * TILE * 4;
-        case Kind::F16:
-        case Kind::BF16: return inputs * TILE * 2;
+        case Kind::F16: return inputs * TILE * 2;
+        case Kind::BF16: return round_up(inputs, 32) * TILE * 2;
         case Kind::INT8: return round_up(inputs, 64) * TILE;
         case Kind::INT4: return round_up(inputs, GROUP) / GROUP * (TILE * 2 + GROUP * TILE / 2);
     }
@@ -71,6 +72,8 @@ struct Net {
     int64_t vocab = 0, hidden = 0, heads = 0, kv_heads = 0, dim = 0;
     int64_t ffn = 0;  // the widest feed-forward of all layers
     float eps = 1e-6f;
+    // bfloat16 numbers whose sum stands for an activation where the weights are BF16: 1 rounds, 3 hold all its bits.
+    int parts = 3;
     bool layer_norm = false, parallel = false, gated = true;
     Activation activation = Activation::SILU;
     float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;
@@ -119,6 +122,7 @@ struct Plan {
 struct Workspace {
     std::vector<float> x, before, a, b, turns;
     std::vector<int8_t> quantized;
+    std::vector<uint16_t> halves;
     std::vector<float> scales;
     std::vector<int32_t> sums;
     std::vector<std::vector<float>> scores;  // per thread

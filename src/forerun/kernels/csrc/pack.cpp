@@ -28,7 +28,7 @@ int64_t offset(Kind kind, int64_t lane, int64_t input) {
     switch (kind) {
         case Kind::F32: return (input * TILE + lane) * 4;
         case Kind::F16: return (input * TILE + lane) * 2;
-        case Kind::BF16: return input * TILE * 2 + lane % 16 * 4 + lane / 16 * 2;
+        case Kind::BF16: return (input / 2 * TILE + lane) * 4 + input % 2 * 2;
         default: return (input / 4 * TILE + lane) * 4 + input % 4;
     }
 }
@@ -99,7 +99,9 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
         } else if (kind_ != Kind::INT8) {
             const uint16_t* from = (const uint16_t*)source + first;
             uint8_t* at = place(to[r], 0);
-            for (int64_t i = 0; i < inputs_; ++i) std::memcpy(at + i * TILE * 2, from + i, 2);
+            const int64_t each = kind_ == Kind::BF16 ? 2 : 1;  // inputs that lie together
+            for (int64_t i = 0; i < inputs_; i += each)
+                std::memcpy(at + i * TILE * 2, from + i, 2 * std::min(each, inputs_ - i));
         } else {
             float top = 0;
             for (int64_t i = 0; i < inputs_; ++i) top = std::fmax(top, std::fabs(read(source, kind, first + i)));

@@ -33,6 +33,8 @@ struct Activations {
     const int8_t* whole;
     const float* scales;
     const int32_t* sums;
+    const uint16_t* halves;  // or as bfloat16, `parts` rows for each
+    int parts;
     int64_t width;
 };
 
@@ -230,9 +232,20 @@ private:
         mine(count, [&](int64_t r) {
             fill(r, b(r));
             if (is_whole(m)) quantize(b(r), width, ws.quantized.data() + r * size.widest, ws.scales[r], ws.sums[r]);
+            else if (is_changed(m, net)) halve(r, width);
         });
         team.meet();
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), size.widest};
+        return activations();
+    }
+
+    void halve(int64_t r, int64_t width) {
+        uint16_t* out = ws.halves.data() + r * net.parts * size.widest;
+        split(b(r), width, net.parts, out, size.widest);
+        if (!TILES) for (int64_t i = 0; i < width; i += 16) store(b(r) + i, load(out + i));
+    }
+
+    Activations activations() const {
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.halves.data(), net.parts, size.widest};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {
@@ -258,9 +271,8 @@ private:
         team.meet();
         look(layer, strip);
         team.meet();
-        if (is_whole(layer.o)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
-        const Activations seen{ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), size.widest};
-        add(layer.o, seen, layer.attention_post);
+        if (is_changed(layer.o, net)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
+        add(layer.o, activations(), layer.attention_post);
     }
 
     // Queries in place, keys and values to the cache.

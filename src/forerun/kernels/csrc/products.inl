@@ -2,17 +2,19 @@
 
 template <Kind K, int R>
 INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& in, int64_t row, vf (&out)[R][2]) {
-    constexpr int step = K == Kind::F32 ? 128 : 64;
     const float* x = in.floats + row * in.width;
     unroll<R>([&](auto r) { out[r.value][0] = out[r.value][1] = zero(); });
-    for (int64_t i = 0; i < inputs; ++i, tile += step) {
+    for (int64_t i = 0; i < inputs; i += INPUTS<K>, tile += STEP<K>) {
         __builtin_prefetch(tile + LEAD, 0, 2);
-        vf low, high;
-        load_weights<K>(tile, low, high);
-        unroll<R>([&](auto r) {
-            const vf b = splat(x[r.value * in.width + i]);
-            out[r.value][0] = fma(low, b, out[r.value][0]);
-            out[r.value][1] = fma(high, b, out[r.value][1]);
+        if constexpr (STEP<K> == 128) __builtin_prefetch(tile + LEAD + 64, 0, 2);
+        vf w[INPUTS<K>][2];
+        load_weights<K>(tile, w);
+        unroll<INPUTS<K>>([&](auto k) {
+            unroll<R>([&](auto r) {
+                const vf b = splat(x[r.value * in.width + i + k.value]);
+                out[r.value][0] = fma(w[k.value][0], b, out[r.value][0]);
+                out[r.value][1] = fma(w[k.value][1], b, out[r.value][1]);
+            });
         });
     }
 }
@@ -82,21 +84,25 @@ INLINE void tile_rows(const Matrix& m, int64_t t, const Activations& in, int64_t
 // Two tiles side by side: for few rows the sums of one are too few to hide the time that each addition takes.
 template <Kind K, int R, typename Done>
 INLINE void float_pair(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
-    constexpr int step = K == Kind::F32 ? 128 : 64;
     const uint8_t* tile = m.data + t * tile_bytes(K, m.inputs);
     const int64_t next = tile_bytes(K, m.inputs);
     const float* x = in.floats + row * in.width;
     vf out[R][4];
     unroll<R>([&](auto r) { unroll<4>([&](auto i) { out[r.value][i.value] = zero(); }); });
-    for (int64_t i = 0; i < m.inputs; ++i, tile += step) {
-        vf w[4];
-        __builtin_prefetch(tile + LEAD, 0, 2);
-        __builtin_prefetch(tile + next + LEAD, 0, 2);
-        load_weights<K>(tile, w[0], w[1]);
-        load_weights<K>(tile + next, w[2], w[3]);
-        unroll<R>([&](auto r) {
-            const vf b = splat(x[r.value * in.width + i]);
-            unroll<4>([&](auto j) { out[r.value][j.value] = fma(w[j.value], b, out[r.value][j.value]); });
+    for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
+        vf w[2][INPUTS<K>][2];
+        unroll<2>([&](auto n) {
+            __builtin_prefetch(tile + n.value * next + LEAD, 0, 2);
+            if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n.value * next + LEAD + 64, 0, 2);
+            load_weights<K>(tile + n.value * next, w[n.value]);
+        });
+        unroll<INPUTS<K>>([&](auto k) {
+            unroll<R>([&](auto r) {
+                const vf b = splat(x[r.value * in.width + i + k.value]);
+                unroll<4>([&](auto j) {
+                    out[r.value][j.value] = fma(w[j.value / 2][k.value][j.value % 2], b, out[r.value][j.value]);
+                });
+            });
         });
     }
     if (m.bias)
@@ -156,8 +162,10 @@ void configure(int64_t first, int64_t second) {
     _tile_loadconfig(&config);
 }
 
-// Whole sums of a tile and up to 32 rows.
-template <bool Two> INLINE void tile_sums(const uint8_t* w, const int8_t* x, int64_t width, int64_t steps, int32_t* out) {
+// Sums of a tile and up to 32 rows that lie `width` bytes apart.
+template <bool Whole, bool Two>
+INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
+    int32_t* out = (int32_t*)sums;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -168,12 +176,22 @@ template <bool Two> INLINE void tile_sums(const uint8_t* w, const int8_t* x, int
         _tile_loadd(6, w, 128);
         _tile_loadd(7, w + 64, 128);
         _tile_loadd(4, x, width);
-        _tile_dpbsud(0, 4, 6);
-        _tile_dpbsud(1, 4, 7);
+        if constexpr (Whole) {
+            _tile_dpbsud(0, 4, 6);
+            _tile_dpbsud(1, 4, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+        }
         if constexpr (Two) {
             _tile_loadd(5, x + 16 * width, width);
-            _tile_dpbsud(2, 5, 6);
-            _tile_dpbsud(3, 5, 7);
+            if constexpr (Whole) {
+                _tile_dpbsud(2, 5, 6);
+                _tile_dpbsud(3, 5, 7);
+            } else {
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
         }
     }
     _tile_stored(0, out, 128);
@@ -184,34 +202,53 @@ template <bool Two> INLINE void tile_sums(const uint8_t* w, const int8_t* x, int
     }
 }
 
-// As `product`. Blocks of more than 32 rows read room behind the last row, which the caller has, and drop its sums.
-template <typename Done>
+// As `product`, for INT8 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller has, and
+// drop its sums.
+template <bool Whole, typename Done>
 void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
     const int64_t steps = tile_bytes(m.kind, m.inputs) / (64 * TILE);
-    if (rows > 32) configure(16, 16);
-    else configure(std::min<int64_t>(rows, 16), rows > 16 ? rows - 16 : 16);
-    alignas(64) int32_t sums[32 * TILE];
+    const int64_t parts = Whole ? 1 : in.parts, count = rows * parts, most = 32 / parts * parts;
+    const uint8_t* from = Whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
+    const int64_t width = Whole ? in.width : 2 * in.width;
+    if (count > most) configure(16, 16);
+    else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
+    alignas(64) uint8_t sums[32 * TILE * 4];
     for (int64_t t = tiles.begin; t < tiles.end; ++t)
-        for (int64_t row = 0; row < rows; row += 32) {
+        for (int64_t first = 0; first < count; first += most) {
             const uint8_t* w = m.data + t * tile_bytes(m.kind, m.inputs);
-            const int8_t* x = in.whole + row * in.width;
-            if (rows - row > 16) tile_sums<true>(w, x, in.width, steps, sums);
-            else tile_sums<false>(w, x, in.width, steps, sums);
-            for (int64_t r = 0; r < std::min<int64_t>(32, rows - row); ++r) {
-                vi low, high;
+            const uint8_t* x = from + first * width;
+            if (std::min(most, count - first) > 16) tile_sums<Whole, true>(w, x, width, steps, sums);
+            else tile_sums<Whole, false>(w, x, width, steps, sums);
+            for (int64_t at = 0; at < std::min(most, count - first); at += parts) {
+                const int64_t row = (first + at) / parts;
                 vf out[2];
-                std::memcpy(&low, sums + r * TILE, 64);
-                std::memcpy(&high, sums + r * TILE + 16, 64);
-                widen(m, t, in, row + r, low, high, out);
+                if constexpr (Whole) {
+                    vi low, high;
+                    std::memcpy(&low, sums + at * 128, 64);
+                    std::memcpy(&high, sums + at * 128 + 64, 64);
+                    widen(m, t, in, row, low, high, out);
+                } else {
+                    out[0] = out[1] = zero();
+                    for (int64_t part = parts - 1; part >= 0; --part) {  // the small ones first
+                        out[0] += load((const float*)(sums + (at + part) * 128));
+                        out[1] += load((const float*)(sums + (at + part) * 128 + 64));
+                    }
+                }
                 if (m.bias) {
                     out[0] += load(m.bias + t * TILE);
                     out[1] += load(m.bias + t * TILE + 16);
                 }
-                done(row + r, t, out[0], out[1]);
+                done(row, t, out[0], out[1]);
             }
         }
     _tile_release();
 }
+
+constexpr bool TILES = true;
+
+#else
+
+constexpr bool TILES = false;
 
 #endif
 
@@ -220,7 +257,8 @@ template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, int id, Done done) {
     const Share mine = share(m.tiles(), id, team.size());
 #if defined(__AMX_INT8__)
-    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product(m, mine, in, rows, done);
+    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product<true>(m, mine, in, rows, done);
+    if (m.kind == Kind::BF16) return rows ? tile_product<false>(m, mine, in, rows, done) : void();
 #endif
     if (rows <= ROWS) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
@@ -253,3 +291,17 @@ void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t&
     if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
 }
 
+// A row as `parts` rows of bfloat16 that add up to it, `stride` numbers apart, padded with zeros to the 32 inputs of a step.
+void split(const float* x, int64_t width, int parts, uint16_t* out, int64_t stride) {
+    for (int64_t i = 0; i < width; i += 16) {
+        vf rest = load(x + i);
+        for (int part = 0; part < parts; ++part) {
+            const vi bits = narrow(rest);
+            store(out + part * stride + i, rest);
+            rest -= (vf)(bits << 16);
+        }
+    }
+}
+
+// What a matrix does not multiply as it is.
+bool is_changed(const Matrix& m, const Net& net) { return is_whole(m) || (m.kind == Kind::BF16 && (TILES || net.parts == 1)); }

@@ -125,31 +125,35 @@ INLINE vf activate(Activation kind, vf x) {
     return x;
 }
 
-// Two vectors of weights: outputs 0-15 and 16-31 of one input.
-template <Kind K> INLINE void load_weights(const uint8_t* p, vf& low, vf& high) {
+// Calls f(constant 0), f(constant 1), ...: indices of register arrays must be constants, or they go to memory.
+template <int N> struct Index { static constexpr int value = N; };
+template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
+template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
+
+// Weights of a step, which is one input, or two of BF16: per input, outputs 0-15 and 16-31.
+template <Kind K> constexpr int INPUTS = K == Kind::BF16 ? 2 : 1;
+template <Kind K> constexpr int STEP = K == Kind::F16 ? 64 : 128;
+template <Kind K> INLINE void load_weights(const uint8_t* p, vf (&w)[INPUTS<K>][2]) {
     if constexpr (K == Kind::F32) {
-        low = load((const float*)p);
-        high = load((const float*)p + 16);
+        w[0][0] = load((const float*)p);
+        w[0][1] = load((const float*)p + 16);
     } else if constexpr (K == Kind::BF16) {
-        vi both; std::memcpy(&both, p, 64);
-        low = (vf)(both << 16);
-        high = (vf)(both & (int32_t)0xffff0000);
+        unroll<2>([&](auto half) {
+            vi pairs; std::memcpy(&pairs, p + 64 * half.value, 64);
+            w[0][half.value] = (vf)(pairs << 16);
+            w[1][half.value] = (vf)(pairs & (int32_t)0xffff0000);
+        });
     } else {
 #if defined(__AVX512F__)
-        low = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-        high = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(p + 32)));
+        w[0][0] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+        w[0][1] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(p + 32)));
 #else
         float f[32];
         for (int i = 0; i < 32; ++i) {
             uint16_t half; std::memcpy(&half, p + 2 * i, 2);
             f[i] = widen_half(half);
         }
-        low = load(f); high = load(f + 16);
+        w[0][0] = load(f); w[0][1] = load(f + 16);
 #endif
     }
 }
-
-// Calls f(constant 0), f(constant 1), ...: indices of register arrays must be constants, or they go to memory.
-template <int N> struct Index { static constexpr int value = N; };
-template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
-template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
