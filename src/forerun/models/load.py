@@ -32,7 +32,7 @@ PRECISIONS = {
 }
 
 
-WHOLE = ("int8", "fastest")  # precisions that round weights to whole numbers on a CPU
+WHOLE = ("int8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
 
 
 def folder_of(name: str) -> Path:
@@ -71,14 +71,14 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    rounded = "int8" if dtype in WHOLE else "bfloat16" if precision == torch.bfloat16 else "auto"
+    rounded = "int8" if dtype == "fastest" else dtype if dtype in WHOLE else "bfloat16" if precision == torch.bfloat16 else "auto"
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):
         return assemble_native(recipe, checkpoint, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
-    if dtype == "int8":
-        raise ConfigError(f"dtype 'int8' cannot run {name} here ({native.describe()}); use dtype='auto'.")
+    if rounded == dtype in WHOLE:
+        raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({native.describe()}); use dtype='auto'.")
     return assemble(recipe, checkpoint, info)
 
 
@@ -111,7 +111,7 @@ def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
     if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
             known = ", ".join(sorted(PRECISIONS))
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8 (on a CPU), {known}.")
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8 or int4 (on a CPU), {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

@@ -24,8 +24,8 @@ from forerun.types import Pass, PassOutput, Peaks
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-INT8 = 3
-PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8}  # what each precision rounds weights to
+INT8, INT4 = 3, 4
+PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "int4": INT4}  # what each precision rounds weights to
 CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates

@@ -21,6 +21,7 @@ from forerun.types import Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
+DTYPES = ("auto", "bf16", "int8", "int4")
 SHAPES = {
     "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},
@@ -49,7 +50,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def models(folders):
     """One thread and two, float weights and whole ones, of every family."""
-    kinds = {(threads, dtype): (dtype, threads) for threads in (1, 2) for dtype in ("auto", "int8")}
+    kinds = {(threads, dtype): (dtype, threads) for threads in (1, 2) for dtype in DTYPES}
     return {
         (family, *key): load_model(folder, dtype, "cpu", threads)
         for family, folder in folders.items()
@@ -77,7 +78,7 @@ def feed(runner, tokens, cuts=()):
 tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(["auto", "int8"]))
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
 def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, dtype):
     tokens = data.draw(tokens_of)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=4))) if len(tokens) > 1 else []
@@ -101,7 +102,7 @@ def path_to(parents, node):
     return found[::-1]
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(["auto", "int8"]))
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
 def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, dtype):
     prompt = data.draw(tokens_of)
     parents = grow_tree(data, data.draw(st.integers(1, 20)))
@@ -128,7 +129,7 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
     if isa not in module.isas():
         pytest.skip(f"this processor has no {isa}")
     tokens = list(range(30))
-    for dtype in ("auto", "int8"):
+    for dtype in DTYPES:
         _, best = feed(opened(models[family, 1, dtype]), tokens)
         facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Arena", "Packed", "Decoder", "Team", "Session")})
         facade.isas = lambda: [isa]
@@ -136,8 +137,8 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
         other = load_model(folders[family], dtype)
         monkeypatch.undo()
         _, here = feed(opened(other), tokens)
-        # beside int8 attention multiplies bfloat16, whose sums every instruction set rounds in its own way
-        assert (here - best).norm() < (0.03 if dtype == "int8" else 1e-5) * best.norm()
+        # where attention multiplies bfloat16, every instruction set rounds its sums in its own way
+        assert (here - best).norm() < (1e-5 if dtype == "auto" else 0.03) * best.norm()
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
@@ -254,3 +255,19 @@ def test_a_forked_process_is_told_to_load_its_own_model(models):
             os._exit(7 if "load it in the child" in str(error) else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_four_bit_weights_are_the_nearest_that_their_groups_allow():
+    module, rng = native.load(), np.random.default_rng(0)
+    weights = rng.standard_normal((40, 100)).astype(np.float32) * rng.uniform(0.1, 3, (40, 1)).astype(np.float32)
+    packed = module.Packed(module.Arena(), 4, 40, 100)
+    packed.fill(weights.ctypes.data, 0, np.arange(40))
+    back = np.empty((40, 100), np.float32)
+    for row in range(40):
+        packed.row(row, back[row : row + 1].ctypes.data)
+    groups = np.pad(weights, ((0, 0), (0, 28))).reshape(40, 4, 32)
+    step = np.abs(groups).max(axis=2, keepdims=True) / 8  # of four bits with a scale per group
+    rounded = np.clip(np.round(groups / step), -8, 7) * step
+    ours, theirs = ((made.reshape(40, -1)[:, :100] - weights) ** 2 for made in (back, rounded))
+    assert ours.mean() < theirs.mean()
+    assert np.abs(back - weights).max() < 1.5 * step.max()

@@ -163,6 +163,7 @@ struct Session {
         room(ws.turns, rows * turns);
         room(ws.entry, rows);
         room(ws.scores, team->size());
+        room(ws.wide, team->size());
         int64_t all = 0;
         for (const Segment& s : plan.segments) all += s.past + s.base + s.count;
         room(ws.all, all);

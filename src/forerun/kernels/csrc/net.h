@@ -12,19 +12,21 @@ namespace forerun {
 enum class Kind : int { F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
 
 constexpr int TILE = 32;      // outputs whose weights lie together
-constexpr int GROUP = 32;     // inputs that share a scale in INT4
+constexpr int GROUP = 32;     // inputs that share a multiplier in INT4
+constexpr int FOUR = 16 * 64 + 64;  // bytes of 64 inputs of a tile of INT4: nibbles, then multipliers
 constexpr int HEAD_MAX = 1024; // numbers of a head
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
 //   F32, F16:       [tile][input][32]
 //   BF16:           [tile][input / 2][32][2], inputs padded to 32
 //   INT8:           [tile][input / 4][32][4] as weight + 128, inputs padded to 64
-//   INT4:           [tile][input / 32][scales: 32 float16][4 x (32 x 4 bytes)], two inputs' nibbles in one byte
+//   INT4:           [tile][input / 64][8 x 2 x 64 bytes of two nibbles][2 x 32 multipliers], inputs padded to 64;
+//                   a weight is (nibble - 8) x multiplier of its group of 32 inputs x scale of its output
 struct Matrix {
     Kind kind = Kind::F32;
     int64_t outputs = 0, inputs = 0;
     const uint8_t* data = nullptr;
-    const float* scale = nullptr;  // [outputs padded to a tile]; INT8
+    const float* scale = nullptr;  // [outputs padded to a tile]; INT8, INT4
     const float* bias = nullptr;   // [outputs padded to a tile], or none
     int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
     int64_t padded() const { return tiles() * TILE; }
@@ -39,7 +41,7 @@ inline int64_t tile_bytes(Kind kind, int64_t inputs) {
         case Kind::F16: return inputs * TILE * 2;
         case Kind::BF16: return round_up(inputs, 32) * TILE * 2;
         case Kind::INT8: return round_up(inputs, 64) * TILE;
-        case Kind::INT4: return round_up(inputs, GROUP) / GROUP * (TILE * 2 + GROUP * TILE / 2);
+        case Kind::INT4: return round_up(inputs, 64) / 64 * FOUR;
     }
     return 0;
 }
@@ -123,6 +125,7 @@ struct Workspace {
     std::vector<float> x, before, a, b, turns;
     std::vector<int8_t> quantized;
     std::vector<uint16_t> halves;
+    std::vector<std::vector<uint8_t>> wide;  // per thread: a tile of INT4 as one of INT8
     std::vector<float> scales;
     std::vector<int32_t> sums;
     std::vector<std::vector<float>> scores;  // per thread

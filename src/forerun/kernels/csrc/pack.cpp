@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "half.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr int64_t SLACK = 64 * 1024;  // passes ask for weights ahead, beyond the end too
 constexpr int64_t LARGE = 2 << 20;   // bytes of a large page
 constexpr int64_t CHUNK = 1 << 30;
+constexpr int MULTIPLIER_MAX = 15;  // of a group of INT4: -8 x 15 is still a whole number of eight bits
 
 uint8_t* first(uint8_t* memory) { return (uint8_t*)round_up((int64_t)memory, LARGE); }  // large page from here on
 
@@ -33,12 +35,41 @@ int64_t offset(Kind kind, int64_t lane, int64_t input) {
     }
 }
 
+// A nibble of INT4: its byte in the tile, and whether it is the upper one; and the multiplier of its group.
+struct Nibble {
+    int64_t byte, multiplier;
+    bool upper;
+    Nibble(int64_t lane, int64_t input) {
+        const int64_t step = input / 64 * FOUR, quad = input % 64 / 4, half = lane / 16;
+        byte = step + (quad % 8 * 2 + half) * 64 + lane % 16 * 4 + input % 4;
+        upper = quad >= 8;
+        multiplier = step + 1024 + (upper ? TILE : 0) + lane;
+    }
+};
+
+// How far multiples of `unit` are from a group's weights when each weight is a whole number of them from -8 to 7.
+float distance(const float* group, int64_t count, float unit) {
+    float total = 0;
+    const float inverse = unit != 0 ? 1 / unit : 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const float q = std::fmin(7.0f, std::fmax(-8.0f, std::nearbyint(group[i] * inverse)));
+        total += (group[i] - q * unit) * (group[i] - q * unit);
+    }
+    return total;
+}
+
 }  // namespace
 
 void read_row(const Matrix& m, int64_t row, float* out) {
     const uint8_t* tile = m.data + row / TILE * tile_bytes(m.kind, m.inputs);
     const int64_t lane = row % TILE;
     for (int64_t i = 0; i < m.inputs; ++i) {
+        if (m.kind == Kind::INT4) {
+            const Nibble n(lane, i);
+            const int whole = (n.upper ? tile[n.byte] >> 4 : tile[n.byte] & 15) - 8;
+            out[i] = whole * (int8_t)tile[n.multiplier] * m.scale[row];
+            continue;
+        }
         const uint8_t* at = tile + offset(m.kind, lane, i);
         out[i] = m.kind == Kind::INT8 ? ((int)*at - 128) * m.scale[row] : read(at, m.kind, 0);
     }
@@ -78,10 +109,10 @@ Packed::Packed(std::shared_ptr<Arena> arena, Kind kind, int64_t outputs, int64_t
     const int64_t padded = round_up(outputs, TILE);
     size_ = padded / TILE * tile_bytes(kind, inputs);
     data_ = arena_->take(size_);
-    if (kind == Kind::INT8) {
-        std::memset(data_, 128, size_);
-        scale_.assign(padded, 0.0f);
-    }
+    if (kind == Kind::INT8) std::memset(data_, 128, size_);
+    if (kind == Kind::INT4)
+        for (int64_t at = 0; at < size_; at += FOUR) std::memset(data_ + at, 0x88, 1024);
+    if (kind == Kind::INT8 || kind == Kind::INT4) scale_.assign(padded, 0.0f);
 }
 
 uint8_t* Packed::place(int64_t row, int64_t input) const {
@@ -89,6 +120,7 @@ uint8_t* Packed::place(int64_t row, int64_t input) const {
 }
 
 void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to) {
+    if (kind_ == Kind::INT4) return fill_four(source, kind, rows, to);
     if (kind_ != Kind::INT8 && kind_ != kind)
         throw std::invalid_argument("float weights are packed as they are; give them in the precision of the matrix.");
     for (int64_t r = 0; r < rows; ++r) {
@@ -111,6 +143,50 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
                 *place(to[r], i) = (uint8_t)((int)std::nearbyint(read(source, kind, first + i) * inverse) + 128);
         }
     }
+}
+
+void Packed::fill_four(const void* source, Kind kind, int64_t rows, const int64_t* to) {
+    const int64_t groups = (inputs_ + GROUP - 1) / GROUP;
+    std::vector<float> values(groups * GROUP, 0.0f), tops(groups);
+    std::vector<int8_t> multipliers(groups), wholes(groups * GROUP);
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < inputs_; ++i) values[i] = read(source, kind, r * inputs_ + i);
+        float most = 0;
+        for (int64_t g = 0; g < groups; ++g) {  // the weight that is largest without its sign becomes -8
+            const float* group = values.data() + g * GROUP;
+            const float* top = std::max_element(group, group + GROUP, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+            tops[g] = -*top / 8;
+            most = std::fmax(most, std::fabs(tops[g]));
+        }
+        const float scale = most / MULTIPLIER_MAX;
+        for (int64_t g = 0; g < groups; ++g) {
+            const float* group = values.data() + g * GROUP;
+            const int sign = tops[g] < 0 ? -1 : 1;
+            const int near = scale > 0 ? (int)std::ceil(std::fabs(tops[g]) / scale) : 1;
+            float least = std::numeric_limits<float>::infinity();
+            for (int m = std::max(1, near - 3); m <= std::min(MULTIPLIER_MAX, std::max(1, near)); ++m) {
+                const float off = distance(group, GROUP, sign * m * scale);
+                if (off < least) least = off, multipliers[g] = (int8_t)(sign * m);
+            }
+            if (!(least < std::numeric_limits<float>::infinity())) multipliers[g] = 1;
+            const float unit = multipliers[g] * scale, inverse = unit != 0 ? 1 / unit : 0;
+            for (int64_t i = 0; i < GROUP; ++i)
+                wholes[g * GROUP + i] = (int8_t)std::fmin(7.0f, std::fmax(-8.0f, std::nearbyint(group[i] * inverse)));
+        }
+        put(to[r], wholes.data(), multipliers.data(), scale);
+    }
+}
+
+void Packed::put(int64_t row, const int8_t* wholes, const int8_t* multipliers, float scale) {
+    uint8_t* tile = data_ + row / TILE * tile_bytes(kind_, inputs_);
+    for (int64_t i = 0; i < inputs_; ++i) {
+        const Nibble n(row % TILE, i);
+        uint8_t& byte = tile[n.byte];
+        const uint8_t bits = (uint8_t)(wholes[i] + 8);
+        byte = n.upper ? (byte & 0x0f) | (uint8_t)(bits << 4) : (byte & 0xf0) | bits;
+        tile[n.multiplier] = (uint8_t)multipliers[i / GROUP];
+    }
+    scale_[row] = scale;
 }
 
 void Packed::bias(const float* values, int64_t rows, const int64_t* to) {

@@ -50,6 +50,8 @@ private:
     int64_t outputs_, inputs_, size_;
     uint8_t* data_;
     std::vector<float> scale_, bias_;
+    void fill_four(const void* source, Kind kind, int64_t rows, const int64_t* to);
+    void put(int64_t row, const int8_t* wholes, const int8_t* multipliers, float scale);
     uint8_t* place(int64_t row, int64_t input) const;
 };
 

@@ -25,6 +25,8 @@ namespace {
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
+constexpr int64_t LEAD_FOUR = 4 * FOUR;
+constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 constexpr int64_t NEAR = 1024;      // the same, where one row is quickly done with them
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
@@ -220,6 +222,11 @@ private:
         for (int64_t i = s.begin; i < s.end; ++i) f(i);
     }
 
+    // This thread's part of m times the rows.
+    template <typename Done> void multiply(const Matrix& m, const Activations& in, int64_t count, Done done) {
+        product(m, in, count, share(m.tiles(), id, team.size()), ws.wide[id], done);
+    }
+
     auto into_a() {
         return [this](int64_t r, int64_t t, vf low, vf high) {
             store(a(r) + t * TILE, low);
@@ -265,7 +272,7 @@ private:
 
     void attention(const Layer& layer, const Strip& strip) {
         const Activations in = normed(layer.qkv, layer.attention, ws.x.data());
-        product(layer.qkv, in, rows, team, id, into_a());
+        multiply(layer.qkv, in, rows, into_a());
         team.meet();
         place(layer, strip);
         team.meet();
@@ -324,14 +331,14 @@ private:
     // x += m times the rows, through a norm where the family has one there.
     void add(const Matrix& m, const Activations& in, const Norm& post) {
         if (!post.gain && net.residual_scale == 1) {
-            product(m, in, rows, team, id, [this](int64_t r, int64_t t, vf low, vf high) {
+            multiply(m, in, rows, [this](int64_t r, int64_t t, vf low, vf high) {
                 float* at = x(r) + t * TILE;
                 store(at, load(at) + low);
                 store(at + 16, load(at + 16) + high);
             });
             return;
         }
-        product(m, in, rows, team, id, into_a());
+        multiply(m, in, rows, into_a());
         team.meet();
         mine(rows, [&](int64_t r) {
             if (post.gain) normalise(net, post, a(r), net.hidden, a(r));
@@ -343,7 +350,7 @@ private:
     void feed_forward(const Layer& layer) {
         const Norm& norm = net.parallel && !layer.mlp.gain ? layer.attention : layer.mlp;
         Activations in = normed(layer.up, norm, net.parallel ? ws.before.data() : ws.x.data());
-        product(layer.up, in, rows, team, id, [this](int64_t r, int64_t t, vf low, vf high) {
+        multiply(layer.up, in, rows, [this](int64_t r, int64_t t, vf low, vf high) {
             if (net.gated) return store(a(r) + t * 16, activate(net.activation, low) * high);
             store(a(r) + t * TILE, activate(net.activation, low));
             store(a(r) + t * TILE + 16, activate(net.activation, high));
@@ -362,7 +369,7 @@ private:
             const int64_t r = plan.wanted ? plan.wanted[i] : i;
             normalise(net, net.final_norm, x(r), net.hidden, out);
         });
-        product(net.head, in, plan.num_wanted, team, id, [this](int64_t i, int64_t t, vf low, vf high) {
+        multiply(net.head, in, plan.num_wanted, [this](int64_t i, int64_t t, vf low, vf high) {
             low *= net.logit_scale;
             high *= net.logit_scale;
             if (net.logit_cap > 0) {

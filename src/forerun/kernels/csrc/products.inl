@@ -142,6 +142,43 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
     }
 }
 
+// A tile of INT4 as one of INT8: the same numbers exactly.
+void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
+    for (int64_t i = 0; i < inputs; i += 64, tile += FOUR, out += 64 * TILE) {
+        for (int64_t half = 0; half < 2; ++half) {
+#if defined(__AVX512BW__)
+            for (int line = 0; line < 9; ++line) __builtin_prefetch(tile + LEAD_FOUR + 64 * (9 * half + line), 0, 3);
+            const __m512i low = _mm512_set1_epi16(0x0f), high = _mm512_set1_epi16(0x0f00), byte = _mm512_set1_epi16(0xff);
+            const __m512i ones = _mm512_set1_epi32(0x01010101);
+            __m512i by[2], add[2];  // the multiplier of each output, in all words; 128 - 8 x multiplier, in all bytes
+            for (int g = 0; g < 2; ++g) {
+                const __m512i m = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
+                by[g] = _mm512_or_si512(_mm512_and_si512(m, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(m, 16));
+                const __m512i c = _mm512_and_si512(_mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(m, 3)), _mm512_set1_epi32(0xff));
+                add[g] = _mm512_mullo_epi32(c, ones);
+            }
+            for (int q = 0; q < 8; ++q) {
+                const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64);
+                for (int g = 0; g < 2; ++g) {
+                    const __m512i n = g ? _mm512_srli_epi16(both, 4) : both;
+                    const __m512i even = _mm512_and_si512(_mm512_mullo_epi16(_mm512_and_si512(n, low), by[g]), byte);
+                    const __m512i odd = _mm512_mullo_epi16(_mm512_and_si512(n, high), by[g]);
+                    _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, _mm512_add_epi8(_mm512_or_si512(even, odd), add[g]));
+                }
+            }
+#else
+            for (int q = 0; q < 8; ++q)
+                for (int g = 0; g < 2; ++g)
+                    for (int j = 0; j < 64; ++j) {
+                        const uint8_t n = tile[(2 * q + half) * 64 + j];
+                        const int m = (int8_t)tile[1024 + TILE * g + 16 * half + j / 4];
+                        out[((8 * g + q) * 2 + half) * 64 + j] = (uint8_t)(((g ? n >> 4 : n & 15) - 8) * m + 128);
+                    }
+#endif
+        }
+    }
+}
+
 #if defined(__AMX_INT8__)
 
 constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
@@ -254,8 +291,7 @@ constexpr bool TILES = false;
 
 // This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.
 template <typename Done>
-void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, int id, Done done) {
-    const Share mine = share(m.tiles(), id, team.size());
+void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
 #if defined(__AMX_INT8__)
     if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product<true>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16) return rows ? tile_product<false>(m, mine, in, rows, done) : void();
@@ -267,6 +303,22 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Team& team, i
     for (int64_t t = mine.begin; t < mine.end; ++t)  // a tile stays near while all rows pass it
         for (int64_t row = 0; row < rows; row += ROWS)
             sweep_some((int)std::min<int64_t>(ROWS, rows - row), m, {t, t + 1}, in, row, done);
+}
+
+// A matrix of one tile, that of INT4 number t made wide in `room`, with everything that belongs to its outputs.
+Matrix one_tile(const Matrix& m, int64_t t, std::vector<uint8_t>& room) {
+    const int64_t bytes = tile_bytes(Kind::INT8, m.inputs);
+    if ((int64_t)room.size() < bytes + SLACK) room.resize(bytes + SLACK);
+    expand(m.data + t * tile_bytes(m.kind, m.inputs), m.inputs, room.data());
+    return {Kind::INT8, TILE, m.inputs, room.data(), m.scale + t * TILE, m.bias ? m.bias + t * TILE : nullptr};
+}
+
+// The same for every kind of matrix; `room` is for a tile.
+template <typename Done>
+void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, std::vector<uint8_t>& room, Done done) {
+    if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
+    for (int64_t t = mine.begin; t < mine.end; ++t)
+        product_stored(one_tile(m, t, room), in, rows, {0, 1}, [&](int64_t r, int64_t, vf low, vf high) { done(r, t, low, high); });
 }
 
 // Rows are padded with zeros to the 64 inputs that a step of the widest product takes.
