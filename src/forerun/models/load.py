@@ -71,7 +71,15 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    rounded = "int8" if dtype == "fastest" else dtype if dtype in WHOLE else "bfloat16" if precision == torch.bfloat16 else "auto"
+    rounded = (
+        "int8"
+        if dtype == "fastest"
+        else dtype
+        if dtype in WHOLE
+        else "bfloat16"
+        if precision == torch.bfloat16
+        else "auto"
+    )
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):

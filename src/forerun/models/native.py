@@ -67,8 +67,8 @@ class Packer:
         self.config, self.names, self.reader, self.kind = recipe.config, recipe.names, reader, kind
         self.parts = Assembler(recipe, reader)
         self.nbytes = 0
-        self._native: Any = native.load()
-        self._arena = self._native.Arena()
+        module: Any = native.load()
+        self._native, self._arena = module, module.Arena()
 
     def decoder(self) -> Any:  # noqa: ANN401 - a class of the extension
         config = self.config
@@ -238,7 +238,9 @@ class NativeTransformer(Growing):
     def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
         pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
         strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
-        session = self._native.Session(self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64))
+        session = self._native.Session(
+            self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64)
+        )
         self._sessions[cache] = session.run
         run: Callable[..., tuple[list[int], list[float]]] = session.run
         return run
