@@ -160,6 +160,7 @@ struct Session {
         room(ws.halves, (rows * net.parts + 32) * widest + 64);
         room(ws.scales, rows);
         room(ws.sums, rows);
+        room(ws.groups, rows * widest / GROUP);
         room(ws.turns, rows * turns);
         room(ws.entry, rows);
         room(ws.scores, team->size());

@@ -127,7 +127,7 @@ struct Workspace {
     std::vector<uint16_t> halves;
     std::vector<std::vector<uint8_t>> wide;  // per thread: a tile of INT4 as one of INT8
     std::vector<float> scales;
-    std::vector<int32_t> sums;
+    std::vector<int32_t> sums, groups;
     std::vector<std::vector<float>> scores;  // per thread
     std::vector<int64_t> entry;              // row of the cache that every row of the pass writes
     std::vector<int64_t> all;                // 0, 1, 2, ...

@@ -179,6 +179,71 @@ void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
     }
 }
 
+#if defined(__AVX512VNNI__)
+
+// Sums of R rows and a tile of INT4 from the nibbles as they are, for few rows; the same whole numbers.
+template <int R>
+INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row, vf (&out)[R][2]) {
+    const int8_t* x = in.whole + row * in.width;
+    const int32_t* groups = in.groups + row * (in.width / GROUP);
+    const __m512i nibble = _mm512_set1_epi8(0x0f);
+    vi totals[R][2];
+    unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
+    for (int64_t i = 0; i < m.inputs; i += 64, tile += FOUR, x += 64, groups += 2) {
+        unroll<17>([&](auto line) { __builtin_prefetch(tile + LEAD_FOUR + 64 * line.value, 0, 3); });
+        vi sums[R][2][2];
+        unroll<R>([&](auto r) {
+            unroll<2>([&](auto g) {
+                sums[r.value][g.value][0] = sums[r.value][g.value][1] =
+                    splat_whole(-8 * groups[r.value * (in.width / GROUP) + g.value]);  // nibbles are kept as w + 8
+            });
+        });
+        unroll<8>([&](auto q) {
+            __m512i w[2][2];
+            unroll<2>([&](auto half) {
+                const __m512i both = _mm512_loadu_si512(tile + (2 * q.value + half.value) * 64);
+                w[0][half.value] = _mm512_and_si512(both, nibble);
+                w[1][half.value] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+            });
+            unroll<R>([&](auto r) {
+                unroll<2>([&](auto g) {
+                    int32_t four; std::memcpy(&four, x + r.value * in.width + 32 * g.value + 4 * q.value, 4);
+                    const __m512i b = _mm512_set1_epi32(four);
+                    unroll<2>([&](auto half) {
+                        vi& sum = sums[r.value][g.value][half.value];
+                        sum = (vi)_mm512_dpbusd_epi32((__m512i)sum, w[g.value][half.value], b);
+                    });
+                });
+            });
+        });
+        unroll<2>([&](auto g) {
+            unroll<2>([&](auto half) {
+                const uint8_t* at = tile + 1024 + TILE * g.value + 16 * half.value;
+                const vi by = (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)at));
+                unroll<R>([&](auto r) { totals[r.value][half.value] += sums[r.value][g.value][half.value] * by; });
+            });
+        });
+    }
+    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, totals[r.value][0], totals[r.value][1], out[r.value]); });
+}
+
+template <int R, typename Done>
+__attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Activations& in, Done done) {
+    for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+        vf out[R][2];
+        four_tile<R>(m.data + t * tile_bytes(m.kind, m.inputs), m, t, in, 0, out);
+        unroll<R>([&](auto r) {
+            if (m.bias) {
+                out[r.value][0] += load(m.bias + t * TILE);
+                out[r.value][1] += load(m.bias + t * TILE + 16);
+            }
+            done(r.value, t, out[r.value][0], out[r.value][1]);
+        });
+    }
+}
+
+#endif
+
 #if defined(__AMX_INT8__)
 
 constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
@@ -317,6 +382,10 @@ Matrix one_tile(const Matrix& m, int64_t t, std::vector<uint8_t>& room) {
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, std::vector<uint8_t>& room, Done done) {
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
+#if defined(__AVX512VNNI__)
+    if (rows == 1) return four_sweep<1>(m, mine, in, done);
+    if (rows == 2) return four_sweep<2>(m, mine, in, done);
+#endif
     for (int64_t t = mine.begin; t < mine.end; ++t)
         product_stored(one_tile(m, t, room), in, rows, {0, 1}, [&](int64_t r, int64_t, vf low, vf high) { done(r, t, low, high); });
 }
@@ -341,6 +410,15 @@ void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t&
     total = 0;
     for (int j = 0; j < 16; ++j) total += sums[j];
     if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
+}
+
+// The sum of every group of inputs of a row.
+void sum_groups(const int8_t* x, int64_t width, int32_t* out) {
+    for (int64_t i = 0; i < round_up(width, 64); i += GROUP) {
+        int32_t total = 0;
+        for (int j = 0; j < GROUP; ++j) total += x[i + j];
+        out[i / GROUP] = total;
+    }
 }
 
 // A row as `parts` rows of bfloat16 that add up to it, `stride` numbers apart, padded with zeros to the 32 inputs of a step.
