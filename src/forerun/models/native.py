@@ -273,4 +273,5 @@ def assemble_native(
     packer = Packer(recipe, reader, PACKED.get(dtype))
     decoder = packer.decoder()
     trim()
-    return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), decoder, threads)
+    info = replace(info, weight_bytes=packer.nbytes, rounded=dtype if dtype in PACKED else "")
+    return NativeTransformer(recipe.config, info, decoder, threads)
