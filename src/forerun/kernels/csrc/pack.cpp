@@ -66,8 +66,8 @@ void read_row(const Matrix& m, int64_t row, float* out) {
     for (int64_t i = 0; i < m.inputs; ++i) {
         if (m.kind == Kind::INT4) {
             const Nibble n(lane, i);
-            const int whole = (n.upper ? tile[n.byte] >> 4 : tile[n.byte] & 15) - 8;
-            out[i] = whole * (int8_t)tile[n.multiplier] * m.scale[row];
+            const int nibble = n.upper ? tile[n.byte] >> 4 : tile[n.byte] & 15, by = tile[n.multiplier];
+            out[i] = (nibble - (by & FLIPPED ? 7 : 8)) * (by & 15) * m.scale[row];
             continue;
         }
         const uint8_t* at = tile + offset(m.kind, lane, i);
@@ -182,9 +182,10 @@ void Packed::put(int64_t row, const int8_t* wholes, const int8_t* multipliers, f
     for (int64_t i = 0; i < inputs_; ++i) {
         const Nibble n(row % TILE, i);
         uint8_t& byte = tile[n.byte];
-        const uint8_t bits = (uint8_t)(wholes[i] + 8);
+        const int m = multipliers[i / GROUP];  // -w x -m is kept where m is below zero
+        const uint8_t bits = (uint8_t)(m < 0 ? 7 - wholes[i] : wholes[i] + 8);
         byte = n.upper ? (byte & 0x0f) | (uint8_t)(bits << 4) : (byte & 0xf0) | bits;
-        tile[n.multiplier] = (uint8_t)multipliers[i / GROUP];
+        tile[n.multiplier] = (uint8_t)(m < 0 ? FLIPPED - m : m);
     }
     scale_[row] = scale;
 }
