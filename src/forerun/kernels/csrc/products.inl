@@ -287,8 +287,11 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
         if constexpr (K == Kind::INT4) {
             at = wide[i & 1];
             expand_step(w + (i + 1) * FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
-        } else {  // loads of tiles wait for what is not in the first cache
-            unroll<32>([&](auto line) { __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3); });
+        } else {
+            unroll<32>([&](auto line) {  // loads of tiles wait for what is not in the first cache
+                __builtin_prefetch(at + LEAD + 64 * line.value, 0, 2);
+                __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3);
+            });
         }
         _tile_loadd(6, at, 128);
         _tile_loadd(7, at + 64, 128);
