@@ -161,16 +161,18 @@ float best_scale(const float* values, int64_t groups, const Four& four) {
     return square > 0 && along > 0 ? (float)(along / square) : four.scale;
 }
 
-// The best of several scales, each made better twice. Never loses more than NEAREST, which is the first.
-void fit_best(const float* values, const std::vector<float>& tops, int64_t groups, float scale, Four& best) {
+// The best of several scales, then made better twice. Never loses more than NEAREST, which `best` is when it comes.
+void fit_best(const float* values, const std::vector<float>& tops, int64_t groups, Four& best) {
     Four tried = best;
-    for (const float share : {1.0f, 0.9f, 0.8f}) {
-        float next = scale * share;
-        for (int round = 0; round < 3; ++round) {
-            fit(values, tops, groups, next, true, tried);
-            if (tried.lost < best.lost) best = tried;
-            next = best_scale(values, groups, tried);
-        }
+    const float scale = best.scale;
+    for (const float share : {0.93f, 0.86f, 0.79f, 0.72f}) {
+        fit(values, tops, groups, scale * share, false, tried);
+        if (tried.lost < best.lost) best = tried;
+    }
+    for (int round = 0; round < 3; ++round) {
+        fit(values, tops, groups, best_scale(values, groups, best), true, tried);
+        if (!(tried.lost < best.lost)) break;
+        best = tried;
     }
 }
 
@@ -281,7 +283,7 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
                 most = std::fmax(most, std::fabs(tops[g]));
             }
             fit(values.data(), tops, groups(), most / MULTIPLIER_MAX, false, four);
-            if (scales == Scales::LEAST_SQUARES) fit_best(values.data(), tops, groups(), most / MULTIPLIER_MAX, four);
+            if (scales == Scales::LEAST_SQUARES) fit_best(values.data(), tops, groups(), four);
             put_four(to[r], four.wholes.data(), four.multipliers.data(), four.scale);
         }
     });
