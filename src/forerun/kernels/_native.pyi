@@ -17,6 +17,7 @@ def isas() -> list[str]: ...  # all of them, the best one first; "plain" is alwa
 # Memory of packed matrices.
 class Arena:
     def __init__(self) -> None: ...
+    def expect(self) -> None: ...  # all matrices are made and nothing is written yet: large pages from the start
     def settle(self) -> None: ...  # all matrices are filled: use large pages
 
 # A weight matrix [outputs, inputs] in the order in which passes read it.

@@ -105,6 +105,7 @@ class Stored:
         self._packed, self.arena = module.Packed, module.Arena()
         self._layers = [self._layer(index) for index in range(config.num_layers)]
         self._ends = self._both_ends()
+        self.arena.expect()
         file.read()
 
     def layer(self, index: int) -> LayerParts:

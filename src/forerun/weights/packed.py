@@ -104,7 +104,7 @@ class PackedFile:
             with path.open("rb") as file:
                 self.facts = _table(path, file)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            pieces = [Piece(**{**row, "shape": tuple(row["shape"])}) for row in self.facts.pop("pieces")]
+            pieces = [_piece(**row) for row in self.facts.pop("pieces")]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} cannot be read ({error}); {AGAIN}.") from error
         self.pieces = {piece.name: piece for piece in pieces}
@@ -113,7 +113,8 @@ class PackedFile:
     def want(self, name: str, kind: str, shape: tuple[int, ...], span: tuple[int, int]) -> None:
         """Have `read` put a piece of this kind, shape and size where `span` says; 0: check its bytes only."""
         piece = self.pieces.get(name)
-        if piece is None or (piece.kind, piece.shape, piece.nbytes) != (kind, shape, span[1]):
+        blocks = -(-span[1] // BLOCK)
+        if piece is None or (piece.kind, piece.shape, piece.nbytes, len(piece.checks)) != (kind, shape, span[1], blocks):
             got = f"{piece.kind} {list(piece.shape)} in {piece.nbytes} bytes" if piece else "missing"
             message = f"{self.path}: {name} is {got} and should be {kind} {list(shape)} in {span[1]} bytes"
             raise ModelError(f"{message}; {AGAIN}.")
@@ -148,6 +149,10 @@ class PackedFile:
             done += got
         if checksum(to, size) != check:
             raise ModelError(f"{self.path}: the bytes of {piece.name} are not those that were written; {AGAIN}.")
+
+
+def _piece(shape: list[int], checks: list[str], **row: Any) -> Piece:  # noqa: ANN401 - JSON
+    return Piece(shape=tuple(shape), checks=tuple(checks), **row)
 
 
 def _table(path: Path, file: BinaryIO) -> dict[str, Any]:

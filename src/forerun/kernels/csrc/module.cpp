@@ -240,7 +240,7 @@ NB_MODULE(_native, m) {
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 
-    nb::class_<Arena>(m, "Arena").def(nb::init<>()).def("settle", &Arena::settle, nb::call_guard<nb::gil_scoped_release>());
+    nb::class_<Arena>(m, "Arena").def(nb::init<>()).def("expect", &Arena::expect).def("settle", &Arena::settle, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Packed>(m, "Packed")
         .def("__init__", [](Packed* p, std::shared_ptr<Arena> arena, int kind, int64_t outputs, int64_t inputs, bool blank) {

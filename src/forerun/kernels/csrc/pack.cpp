@@ -106,8 +106,8 @@ float top_of_eight(const float* values, int64_t count, Scales scales) {
     const float top = largest(values, count);
     if (scales == Scales::NEAREST || !(top > 0)) return top;
     float best = top, least = std::numeric_limits<float>::infinity();
-    for (int step = 0, worse = 0; step < 30 && worse < 4; ++step, ++worse) {
-        const float cut = top * (1 - 0.02f * step);
+    for (int step = 0, worse = 0; step < 60 && worse < 6; ++step, ++worse) {
+        const float cut = top * (1 - 0.01f * step);
         const float lost = loss(values, count, cut / EIGHT, EIGHT / cut, -EIGHT, EIGHT);
         if (lost < least) least = lost, best = cut, worse = 0;
     }
@@ -230,6 +230,12 @@ uint8_t* Arena::take(int64_t bytes) {
     if (begin < end) madvise(begin, end - begin, MADV_HUGEPAGE);  // advice only, here and below
 #endif
     return at;
+}
+
+void Arena::expect() {
+#ifdef MADV_HUGEPAGE
+    for (const Chunk& chunk : chunks_) madvise(first(chunk.memory), chunk.used / LARGE * LARGE, MADV_HUGEPAGE);
+#endif
 }
 
 void Arena::settle() {

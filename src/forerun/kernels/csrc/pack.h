@@ -25,6 +25,8 @@ public:
     Arena& operator=(const Arena&) = delete;
 
     uint8_t* take(int64_t bytes);  // zeros, at a multiple of 64
+    // Everything is taken and nothing written: whole large pages are used from the start.
+    void expect();
     // Everything is filled: what lies on small pages moves to large ones where whole ones are full.
     void settle();
 
