@@ -255,9 +255,9 @@ def heavy_tailed(outputs, inputs):
     return (rng.standard_t(4, (outputs, inputs)) * rng.uniform(0.1, 3, (outputs, 1))).astype(np.float32)
 
 
-@pytest.mark.parametrize(("kind", "gain"), [(3, 0.95), (4, 0.96)])
+@pytest.mark.parametrize(("kind", "gain"), [(3, 0.99), (4, 0.995)])
 def test_scales_by_least_squares_lose_less(kind, gain):
-    weights = heavy_tailed(64, 500)
+    weights = heavy_tailed(64, 4096)
     near, best = (((unpack(pack(weights, kind, scales)) - weights) ** 2).sum(1) for scales in (0, 1))
     assert (best <= near * (1 + 1e-5)).all()
     assert best.sum() < gain * near.sum()
