@@ -117,12 +117,25 @@ def decoder(config: TransformerConfig, parts: Parts, arena: Any, *, exact: bool)
     return made
 
 
-class Packer:
-    """Reads a checkpoint tensor by tensor straight into packed matrices; `kind` None: as they are stored."""
+Improve = Callable[[str, Any, torch.Tensor, np.ndarray], None]  # name of a weight, packed matrix, rows, their outputs
 
-    def __init__(self, recipe: Recipe, reader: Reader, kind: int | None, scales: int = NEAREST) -> None:
-        self.config, self.names, self.reader, self.kind = recipe.config, recipe.names, reader, kind
-        self.parts, self.scales = Assembler(recipe, reader), scales
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How matrices are kept."""
+
+    kind: int | None = None  # None: as they are stored
+    scales: int = NEAREST
+    improve: Improve | None = None  # called for every stored weight once it is packed
+
+
+class Packer:
+    """Reads a checkpoint tensor by tensor straight into packed matrices."""
+
+    def __init__(self, recipe: Recipe, reader: Reader, rounding: Rounding) -> None:
+        self.config, self.names, self.reader = recipe.config, recipe.names, reader
+        self.kind, self.rounding = rounding.kind, rounding
+        self.parts = Assembler(recipe, reader)
         self.nbytes = 0
         self._native: Any = native.load()
         self.arena = self._native.Arena()
@@ -183,8 +196,10 @@ class Packer:
             step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
             for first in range(0, len(to), step):
                 part = rows[first : first + step].to(dtype).contiguous()
-                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step], self.scales)
+                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step], self.rounding.scales)
                 self.reader.release(f"{block.name}.weight")
+            if self.rounding.improve is not None:
+                self.rounding.improve(block.name, made, rows, to)
             if bias:
                 made.bias(self.reader.get(f"{block.name}.bias").numpy(), block.to.numpy())
         self.nbytes += made.nbytes
@@ -304,7 +319,7 @@ def assemble_native(
     "int8" to whole numbers. `threads` 0: one per core for a large model, one for a small one.
     """
     reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
-    packer = Packer(recipe, reader, PACKED.get(dtype))
+    packer = Packer(recipe, reader, Rounding(PACKED.get(dtype)))
     made = decoder(recipe.config, packer, packer.arena, exact=packer.kind is None)
     trim()
     return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), made, threads)

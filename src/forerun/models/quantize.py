@@ -17,10 +17,11 @@ from rich.progress import track
 
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
-from forerun.models.assemble import Reader, info_of
+from forerun.models.assemble import Reader, assemble, info_of
+from forerun.models.calibrate import Calibration, windows
 from forerun.models.families import FAMILIES
 from forerun.models.load import companion_of, folder_of
-from forerun.models.native import LEAST_SQUARES, NEAREST, Packer, supports
+from forerun.models.native import LEAST_SQUARES, NEAREST, Packer, Rounding, supports
 from forerun.models.packed import DTYPES, digest, write_parts
 from forerun.models.recipe import Recipe, Settings
 from forerun.weights.load import INDEX, Checkpoint, read_json, trim
@@ -83,7 +84,8 @@ def recipe_of(folder: Path, values: dict[str, Any]) -> Recipe:
 def _write(path: Path, folder: Path, recipe: Recipe, values: dict[str, Any], job: Job) -> int:
     module: Any = native.load()
     reader = Reader(Checkpoint(folder), recipe, torch.float32, torch.device("cpu"))
-    packer = Packer(recipe, reader, DTYPES[job.dtype], SCALES[job.scales])
+    improve = _calibration(folder, recipe, job.calibrate).improve if job.calibrate else None
+    packer = Packer(recipe, reader, Rounding(DTYPES[job.dtype], SCALES[job.scales], improve))
     facts = {"dtype": job.dtype, "layout": module.LAYOUT, "family": values["model_type"], "config": digest(values)}
     facts |= {"scales": job.scales, "calibrated": bool(job.calibrate)}
     with path.open("wb") as file:
@@ -94,6 +96,13 @@ def _write(path: Path, folder: Path, recipe: Recipe, values: dict[str, Any], job
             packer.arena = module.Arena()
             trim()
         return writer.finish(facts)
+
+
+def _calibration(folder: Path, recipe: Recipe, texts: Sequence[Path]) -> Calibration:
+    """The exact model, and the texts that it will read."""
+    read = list(windows(folder, texts, recipe.config.context_length))
+    info = info_of(recipe.config, str(folder), torch.float32, torch.device("cpu"))
+    return Calibration(recipe, assemble(recipe, Checkpoint(folder), info), read)
 
 
 def _copy(folder: Path, to: Path, final: Path) -> None:
