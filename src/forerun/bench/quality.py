@@ -127,12 +127,12 @@ def logits(model: Model, tokens: Sequence[int]) -> torch.Tensor:
 
 def show(found: dict[str, Any]) -> None:
     """A table for people."""
-    table = Table(title=f"{found['title']}: {found['model']} on {found['tokens']} tokens of {found['text']}")
-    for head in ("weights", "MiB", "perplexity", "KL, nats per token", "99 of 100 below", "same token"):
+    title = f"{found['title']}: {found['model']} on {found['tokens']} tokens of {found['text']}; KL in nats per token"
+    table = Table(title=title)
+    for head in ("weights", "MiB", "perplexity", "KL", "99% below", "same token"):
         table.add_column(head, justify="left" if head == "weights" else "right")
     for c in found["cases"]:
-        kl = f"{c['kl']:.2e} ± {c['kl_error']:.0e}"
-        table.add_row(
-            c["name"], f"{c['mib']:.1f}", f"{c['perplexity']:.3f}", kl, f"{c['kl_p99']:.2e}", f"{c['same_token']:.1%}"
-        )
+        divergences = f"{c['kl']:.2e}", f"{c['kl_p99']:.2e}"
+        sizes = f"{c['mib']:.1f}", f"{c['perplexity']:.3f}"
+        table.add_row(Path(c["name"]).name, *sizes, *divergences, f"{c['same_token']:.1%}")
     Console().print(table)
