@@ -17,13 +17,10 @@ from rich.progress import track
 from rich.table import Table
 
 from forerun.bench import machine
-from forerun.caches.contiguous import ContiguousCache
-from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError
-from forerun.models.contract import Model
 from forerun.models.load import load_model
 from forerun.models.tokenizer import Tokenizer
-from forerun.types import Work
+from forerun.quantize import one_pass
 
 WINDOW = 512  # tokens that are read together; the first ones have little to go by
 LETTERS = 32  # of a text per token, at most, so that a long one is not encoded whole
@@ -80,7 +77,10 @@ def run(order: Order) -> dict[str, Any]:
     tallies = {name: Tally() for name in models}
     windows = list(_windows(order, exact.info.context_length))
     for window in track(windows, "reading", console=Console(stderr=True), transient=True):
-        answers, seen = torch.tensor(window[1:]), {name: logits(model, window[:-1]) for name, model in models.items()}
+        answers, seen = (
+            torch.tensor(window[1:]),
+            {name: one_pass(model, window[:-1], len(window) - 1) for name, model in models.items()},
+        )
         for name, tally in tallies.items():
             tally.add(seen[name], seen[EXACT], answers)
     return {
@@ -115,14 +115,6 @@ def _windows(order: Order, context: int) -> Iterator[list[int]]:
     if not found:
         raise ConfigError(f"{str(order.text)!r} has {len(ids)} tokens, too few to predict one; name a longer text.")
     yield from found
-
-
-def logits(model: Model, tokens: Sequence[int]) -> torch.Tensor:
-    """What a model says after every token of a text."""
-    runner = ModelRunner(model, ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, len(tokens)))
-    slot, _ = runner.cache.open(())
-    runner.cache.reserve(slot, len(tokens))
-    return runner.run([Work(slot, tuple(tokens), logits=tuple(range(len(tokens))))])[0].logits
 
 
 def show(found: dict[str, Any]) -> None:

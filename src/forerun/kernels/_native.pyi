@@ -25,10 +25,12 @@ class Packed:
     def __init__(self, arena: Arena, kind: int, outputs: int, inputs: int, blank: bool = True) -> None: ...
     # Row i of the source becomes output to[i]; scales of whole numbers: 0 by the largest weight, 1 by least squares.
     def fill(self, source: int, kind: int, to: Ints, scales: int = 0) -> None: ...
-    def codes(self, wholes: Wholes, multipliers: Wholes, scales: Floats, to: Ints) -> None: ...  # net.h says what they mean
+    def codes(
+        self, wholes: Wholes, multipliers: Wholes, scales: Floats, to: Ints
+    ) -> None: ...  # net.h says what they mean
     def bias(self, values: Floats, to: Ints) -> None: ...
     def row(self, row: int, out: int) -> None: ...  # what an output holds, as floats [inputs]
-    def spans(self, biased: bool) -> list[tuple[int, int]]: ...  # address and bytes of weights, scales, biases
+    def spans(self, *, biased: bool = False) -> list[tuple[int, int]]: ...  # address, bytes of each
     @property
     def kind(self) -> int: ...
     @property

@@ -1,11 +1,12 @@
 """Whole numbers chosen for the inputs that a text gives (GPTQ, 2210.17323), instead of for the weights alone.
 
-The exact model reads the text; every matrix's inputs x leave their second moment H = sum of x x'. Columns are rounded in
-order, and what one loses is made up for by those after it. An output keeps its old numbers where the new ones lose more
-on the text. Does not: change scales; calibrate a head that is also the embedding, which must stay near its weights.
+The exact model reads the text; the inputs x of every matrix leave their second moment H = sum of x x'. Columns are
+rounded in order, and what one loses is made up for by those after it. An output keeps its old numbers where the new
+ones lose more on the text. Does not: change scales; calibrate a head that is also the embedding, which must stay near
+its weights.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from forerun.caches.contiguous import ContiguousCache
-from forerun.engine.batch import pack
 from forerun.errors import ConfigError
 from forerun.layers.linear import Linear
 from forerun.layers.mlp import Mlp
@@ -22,7 +21,6 @@ from forerun.models.native import INT4
 from forerun.models.recipe import Recipe
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.transformer import Transformer
-from forerun.types import Work
 from forerun.weights.packed import memory
 
 WINDOW = 512  # tokens that are read together
@@ -34,6 +32,7 @@ GROUP = 32  # inputs that share a multiplier
 BLOCK = 128  # columns whose losses reach the later ones together
 MULTIPLIER_MAX = 15
 PARTS = ("qkv", "o", "up", "down")
+Read = Callable[[Transformer, Sequence[int], int], object]  # one pass over a text, with logits of its last rows
 
 
 class Recorder(Linear):
@@ -76,8 +75,8 @@ def windows(folder: Path, texts: Sequence[Path], context: int) -> Iterator[list[
 class Calibration:
     """Improves packed matrices one by one, in the order of layers."""
 
-    def __init__(self, recipe: Recipe, model: Transformer, texts: Sequence[Sequence[int]]) -> None:
-        self.config, self._model, self._texts = recipe.config, model, texts
+    def __init__(self, recipe: Recipe, model: Transformer, texts: Sequence[Sequence[int]], read: Read) -> None:
+        self.config, self._model, self._texts, self._pass = recipe.config, model, texts, read
         self._keys = dict(_keys(recipe))
         self._moments: dict[tuple[int, str], torch.Tensor] = {}
 
@@ -93,7 +92,7 @@ class Calibration:
         old = torch.empty(len(to), made.inputs)
         for i, row in enumerate(to.tolist()):
             made.row(row, old[i].data_ptr())
-        every = torch.frombuffer(memory(*made.spans(False)[1]), dtype=torch.float32)
+        every = torch.frombuffer(memory(*made.spans()[1]), dtype=torch.float32)
         scales = every[torch.from_numpy(to)]
         weight = rows.float()
         found = in_order(weight, moment, scales, four=made.kind == INT4)
@@ -109,12 +108,7 @@ class Calibration:
         last = min(c.num_layers, first + max(1, ROOM // each)) if first >= 0 else -1
         model, recorders = watched(self._model, range(first, last) if first >= 0 else None)
         for tokens in self._texts:
-            layout = model.info.layout
-            cache = ContiguousCache(ContiguousCache.Options(), layout, 1, len(tokens))
-            slot, _ = cache.open(())
-            cache.reserve(slot, len(tokens))
-            rows = () if first >= 0 else tuple(range(len(tokens)))
-            model.forward(pack([Work(slot, tuple(tokens), logits=rows)], cache, layout.device), cache)
+            self._pass(model, tokens, len(tokens) if first < 0 else 0)
         return {key: found.moment for key, found in recorders.items() if found.moment is not None}
 
 
@@ -179,7 +173,8 @@ def factor(moment: torch.Tensor) -> torch.Tensor:
     diagonal[diagonal == 0] = 1
     diagonal += DAMPING * diagonal.mean()
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(h))
-    return torch.linalg.cholesky(inverse, upper=True).float()
+    upper: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    return upper.float()
 
 
 def in_order(weight: torch.Tensor, moment: torch.Tensor, scales: torch.Tensor, *, four: bool) -> Rounded:

@@ -63,7 +63,7 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     folder = folder_of(name)
     values = read_json(folder / "config.json")
     weights = open_packed(folder, values) or Checkpoint(folder)
-    dtype = dtype_of(weights, dtype, name) if isinstance(weights, PackedFile) else dtype
+    dtype = dtype_of(weights, dtype, device, name) if isinstance(weights, PackedFile) else dtype
     precision, place = _precision(dtype, device, values), torch.device(device)
     eos, companion = eos_of(folder, values), companion_of(folder)
     family = values.get("model_type")
@@ -74,7 +74,9 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    rounded = "int8" if dtype == "fastest" else dtype if dtype in WHOLE else "bfloat16" if precision == torch.bfloat16 else "auto"
+    rounded = "int8" if dtype == "fastest" else dtype if dtype in WHOLE else "auto"
+    if rounded == "auto" and precision == torch.bfloat16:
+        rounded = "bfloat16"
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):

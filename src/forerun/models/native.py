@@ -137,8 +137,8 @@ class Packer:
         self.kind, self.rounding = rounding.kind, rounding
         self.parts = Assembler(recipe, reader)
         self.nbytes = 0
-        self._native: Any = native.load()
-        self.arena = self._native.Arena()
+        module: Any = native.load()
+        self._native, self.arena = module, module.Arena()
 
     def layer(self, index: int) -> LayerParts:
         config, names = self.config, self.names
@@ -289,7 +289,9 @@ class NativeTransformer(Growing):
     def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
         pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
         strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
-        session = self._native.Session(self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64))
+        session = self._native.Session(
+            self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64)
+        )
         self._sessions[cache] = session.run
         run: Callable[..., tuple[list[int], list[float]]] = session.run
         return run

@@ -17,7 +17,19 @@ import torch
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
 from forerun.models.contract import ModelInfo
-from forerun.models.native import HALF, INT4, INT8, KINDS, TILE, EndParts, LayerParts, NativeTransformer, Parts, Vector, decoder
+from forerun.models.native import (
+    HALF,
+    INT4,
+    INT8,
+    KINDS,
+    TILE,
+    EndParts,
+    LayerParts,
+    NativeTransformer,
+    Parts,
+    Vector,
+    decoder,
+)
 from forerun.models.recipe import TransformerConfig
 from forerun.weights.load import trim
 from forerun.weights.packed import NAME, PackedFile, Writer, checksum_of
@@ -45,7 +57,7 @@ class Span(NamedTuple):
 
 
 def _matrix(name: str, made: Any, *, biased: bool) -> Iterator[Span]:  # noqa: ANN401 - a class of the extension
-    weights, scales, biases = made.spans(biased)
+    weights, scales, biases = made.spans(biased=biased)
     yield Span(name, WORDS[made.kind], (made.outputs, made.inputs), weights)
     for word, where in (("scales", scales), ("biases", biases)):
         if where[1]:
@@ -163,7 +175,7 @@ class Stored:
 
 
 def open_packed(folder: Path, values: dict[str, Any]) -> PackedFile | None:
-    """The packed weights of a folder whose config.json says `values`, or None where it has none; ModelError where this build cannot read them."""
+    """The packed weights of a folder whose config.json says `values`; None: it has none."""
     path = folder / NAME
     if not path.is_file():
         return None
@@ -183,8 +195,11 @@ def open_packed(folder: Path, values: dict[str, Any]) -> PackedFile | None:
     return file
 
 
-def dtype_of(file: PackedFile, asked: str, name: str) -> str:
-    """The precision of a packed folder; ConfigError where another one was asked for."""
+def dtype_of(file: PackedFile, asked: str, device: str, name: str) -> str:
+    """The precision of a packed folder; ConfigError where another one, or a GPU, was asked for."""
+    if torch.device(device).type != "cpu":
+        message = f"{name} is packed for compiled passes, which run on the CPU, and device {device!r} was asked for"
+        raise ConfigError(f"{message}; use device='cpu', or load the model that it was made of.")
     found: str = file.facts["dtype"]
     if asked not in ("auto", "fastest") and SAME.get(asked, asked) != found:
         message = f"dtype {asked!r} was asked for and {name} is packed as {found}"

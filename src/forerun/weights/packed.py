@@ -114,7 +114,12 @@ class PackedFile:
         """Have `read` put a piece of this kind, shape and size where `span` says; 0: check its bytes only."""
         piece = self.pieces.get(name)
         blocks = -(-span[1] // BLOCK)
-        if piece is None or (piece.kind, piece.shape, piece.nbytes, len(piece.checks)) != (kind, shape, span[1], blocks):
+        if piece is None or (piece.kind, piece.shape, piece.nbytes, len(piece.checks)) != (
+            kind,
+            shape,
+            span[1],
+            blocks,
+        ):
             got = f"{piece.kind} {list(piece.shape)} in {piece.nbytes} bytes" if piece else "missing"
             message = f"{self.path}: {name} is {got} and should be {kind} {list(shape)} in {span[1]} bytes"
             raise ModelError(f"{message}; {AGAIN}.")
@@ -138,7 +143,7 @@ class PackedFile:
             for _ in threads.map(lambda task: self._block(file.fileno(), *task), tasks):
                 pass
 
-    def _block(self, file: int, piece: Piece, first: int, size: int, check: str, address: int) -> None:  # noqa: PLR0913 - one block
+    def _block(self, file: int, piece: Piece, first: int, size: int, check: str, address: int) -> None:
         scratch = None if address else ctypes.create_string_buffer(size)
         to = ctypes.addressof(scratch) if scratch is not None else address + first
         room, done = memory(to, size), 0

@@ -8,7 +8,7 @@ from forerun.bench import quality
 from forerun.bench.cli import command
 from forerun.errors import ConfigError
 from forerun.kernels import native
-from forerun.models.quantize import Job, quantize
+from forerun.quantize import Job, quantize
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 STORY = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "

@@ -11,10 +11,10 @@ from forerun.kernels import native
 from forerun.layers.linear import linear
 from forerun.models import calibrate
 from forerun.models.calibrate import Calibration, factor, in_order, loss, windows
-from forerun.models.load import load_model
-from forerun.models.quantize import Job, quantize
-from forerun.models.recipe import Settings
 from forerun.models.families.llama import adapt
+from forerun.models.load import load_model
+from forerun.models.recipe import Settings
+from forerun.quantize import Job, quantize
 from forerun.weights.packed import NAME, PackedFile
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
@@ -75,8 +75,14 @@ def weights(outputs, inputs):
 
 def calibration(moment):
     """One that knows the moment of a matrix named 'it'."""
-    values = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 9}
-    made = Calibration(adapt(Settings(values, "x")), None, ())
+    values = {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+        "vocab_size": 9,
+    }
+    made = Calibration(adapt(Settings(values, "x")), None, (), None)
     made._keys, made._moments = {"it": (0, "qkv")}, {(0, "qkv"): moment}
     return made
 

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from click.testing import CliRunner
 
 from forerun.caches.contiguous import ContiguousCache
+from forerun.cli import program
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError, ForerunError, ModelError
 from forerun.kernels import native
 from forerun.models.load import load_model
 from forerun.models.packed import DTYPES
-from forerun.models.quantize import Job, quantize
+from forerun.quantize import Job, quantize
 from forerun.types import Work
 from forerun.weights import packed
 from forerun.weights.packed import NAME, PackedFile, checksum_of
@@ -193,6 +195,24 @@ def test_another_precision_than_the_folders_is_refused(folder):
     assert torch.equal(logits(load_model(folder, "fastest")), logits(load_model(folder, "int8")))
 
 
+def test_a_gpu_is_refused(folder):
+    with pytest.raises(
+        ConfigError, match=r"packed for compiled passes, .* and device 'cuda' was asked for; use device"
+    ):
+        load_model(folder, device="cuda")
+
+
+def test_the_command_says_what_it_wrote(llama, tmp_path):
+    out = tmp_path / "packed"
+    result = CliRunner().invoke(program, ["quantize", str(llama), str(out), "--dtype", "int4", "--scales", "mse"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["bytes"] == sum(piece.nbytes for piece in PackedFile(out / NAME).pieces.values())
+    assert {**report, "bytes": 0} == {"folder": str(out), "dtype": "int4", "scales": "mse", "bytes": 0}
+    assert PackedFile(out / NAME).facts["scales"] == "mse"
+    assert not torch.equal(logits(load_model(out)), logits(load_model(llama, "int4")))
+
+
 def test_without_compiled_passes_there_is_a_sentence(folder, llama, tmp_path, monkeypatch):
     monkeypatch.setattr(native, "load", lambda: None)
     with pytest.raises(ConfigError, match=r"which only compiled passes run .*; load the model that it was made of"):
@@ -280,7 +300,7 @@ def test_threads_and_chunks_pack_the_same(kind, inputs):
     for first in range(0, rows, 50):
         part = np.arange(first, min(first + 50, rows))
         one.fill(weights[first:].data_ptr(), 2, part)
-    for a, b in zip(one.spans(False), many.spans(False), strict=True):
+    for a, b in zip(one.spans(), many.spans(), strict=True):
         assert a[1] == b[1]
         assert not a[1] or bytes(packed.memory(*a)) == bytes(packed.memory(*b))
 
@@ -303,7 +323,9 @@ def test_given_codes_are_kept(kind):
 def test_codes_belong_into_whole_numbers():
     module, none = native.load(), np.empty((1, 0), np.int8)
     with pytest.raises(ValueError, match="belong into a matrix of INT8 or INT4"):
-        module.Packed(module.Arena(), 2, 1, 4).codes(np.ones((1, 4), np.int8), none, np.ones(1, np.float32), np.arange(1))
+        module.Packed(module.Arena(), 2, 1, 4).codes(
+            np.ones((1, 4), np.int8), none, np.ones(1, np.float32), np.arange(1)
+        )
 
 
 @pytest.mark.parametrize(

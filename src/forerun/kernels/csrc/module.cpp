@@ -256,7 +256,7 @@ NB_MODULE(_native, m) {
                 throw std::invalid_argument("whole numbers, multipliers and scales are not those of the rows.");
             p.codes(wholes.data(), multipliers.data(), scales.data(), (int64_t)rows, to.data());
         })
-        .def("spans", &Packed::spans)
+        .def("spans", &Packed::spans, nb::arg("biased") = false)
         .def_prop_ro("kind", [](const Packed& p) { return (int)p.kind(); })
         .def_prop_ro("outputs", &Packed::outputs)
         .def_prop_ro("inputs", &Packed::inputs)

@@ -4,26 +4,31 @@ One layer is in memory at a time. The new folder has its name only once it is wh
 Does not: change the old folder; overwrite one that exists.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
+from forerun.caches.contiguous import ContiguousCache
+from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
 from forerun.models.assemble import Reader, assemble, info_of
 from forerun.models.calibrate import Calibration, windows
+from forerun.models.contract import Model
 from forerun.models.families import FAMILIES
 from forerun.models.load import companion_of, folder_of
 from forerun.models.native import LEAST_SQUARES, NEAREST, Packer, Rounding, supports
 from forerun.models.packed import DTYPES, digest, write_parts
 from forerun.models.recipe import Recipe, Settings
+from forerun.types import Work
 from forerun.weights.load import INDEX, Checkpoint, read_json, trim
 from forerun.weights.packed import NAME, Writer
 
@@ -73,11 +78,14 @@ def _check(job: Job) -> None:
 
 def recipe_of(folder: Path, values: dict[str, Any]) -> Recipe:
     """The recipe of a model that the compiled passes run; ConfigError for others."""
-    family = values.get("model_type")
-    recipe = FAMILIES[family](Settings(values, folder / "config.json")) if isinstance(family, str) and family in FAMILIES else None
+    family, recipe = values.get("model_type"), None
+    if isinstance(family, str) and family in FAMILIES:
+        recipe = cast("Recipe", FAMILIES[family](Settings(values, folder / "config.json")))
     place = torch.device("cpu")
     if recipe is None or not supports(recipe.config, info_of(recipe.config, str(folder), torch.bfloat16, place)):
-        raise ConfigError(f"{folder} cannot be packed: {family!r:.40} has no compiled passes here ({native.describe()}).")
+        raise ConfigError(
+            f"{folder} cannot be packed: {family!r:.40} has no compiled passes here ({native.describe()})."
+        )
     return recipe
 
 
@@ -102,7 +110,16 @@ def _calibration(folder: Path, recipe: Recipe, texts: Sequence[Path]) -> Calibra
     """The exact model, and the texts that it will read."""
     read = list(windows(folder, texts, recipe.config.context_length))
     info = info_of(recipe.config, str(folder), torch.float32, torch.device("cpu"))
-    return Calibration(recipe, assemble(recipe, Checkpoint(folder), info), read)
+    return Calibration(recipe, assemble(recipe, Checkpoint(folder), info), read, one_pass)
+
+
+def one_pass(model: Model, tokens: Sequence[int], rows: int) -> torch.Tensor:
+    """Read a text from its start; logits after the last `rows` tokens."""
+    cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, len(tokens))
+    slot, _ = cache.open(())
+    cache.reserve(slot, len(tokens))
+    wanted = tuple(range(len(tokens) - rows, len(tokens)))
+    return ModelRunner(model, cache).run([Work(slot, tuple(tokens), logits=wanted)])[0].logits
 
 
 def _copy(folder: Path, to: Path, final: Path) -> None:
@@ -112,8 +129,6 @@ def _copy(folder: Path, to: Path, final: Path) -> None:
             shutil.copyfile(file, to / file.name)
     companion = companion_of(folder)
     if companion is not None:
-        import json
-
         settings = read_json(folder / "forerun.json")
         settings["drafter"] = os.path.relpath(companion, final.resolve())
         (to / "forerun.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
