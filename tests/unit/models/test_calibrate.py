@@ -119,6 +119,17 @@ def test_inputs_that_have_nothing_in_common_are_rounded_one_by_one():
     assert found.multipliers.shape[1] == 0
 
 
+@pytest.mark.parametrize("four", [False, True])
+def test_the_size_of_blocks_changes_nothing_but_the_last_bits(four, monkeypatch):
+    weight, moment, scales = weights(50, 300), correlated(300), torch.full((50,), 0.002 if four else 0.025)
+    losses = []
+    for block in (32, 1024):
+        monkeypatch.setattr(calibrate, "BLOCK", block)
+        found = in_order(weight, moment, scales, four=four)
+        losses.append(float(loss(found.values(scales) - weight, moment).sum()))
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
 def test_the_factor_is_that_of_the_inverse():
     moment = correlated(30)
     moment[4] = moment[:, 4] = 0  # an input that is never there
