@@ -28,7 +28,7 @@ def facts(info: ModelInfo | None = None) -> dict[str, Any]:
     }
     if info is not None:
         device = info.layout.device
-        found |= {"dtype": str(info.layout.dtype).removeprefix("torch."), "device": device.type}
+        found |= {"dtype": info.rounded or str(info.layout.dtype).removeprefix("torch."), "device": device.type}
         if device.type == "cuda":
             found["gpu"] = torch.cuda.get_device_name(device)
     return found

@@ -38,7 +38,12 @@ SHAPES = {
     "360M": (960, 32, 15, 5, 2560, 49152, True),
     "1.1B": (2048, 22, 32, 4, 5632, 32000, False),
 }
-LOADED = {"exact": "auto", "bf16": "bfloat16", "int8": "int8", "int4": "int4"}  # precisions; exact: bf16 weights, float32 activations
+LOADED = {
+    "exact": "auto",
+    "bf16": "bfloat16",
+    "int8": "int8",
+    "int4": "int4",
+}  # precisions; exact: bf16 weights, float32 activations
 DTYPES = tuple(LOADED)
 _BUFFER = 512 << 20  # bytes; far more than any cache holds
 _BLOCK = 1 << 20

@@ -48,7 +48,7 @@ class Team:
 
 # A dense decoder; passes do not change it.
 class Decoder:
-    int8: bool
+    kind: int  # of the last matrix
     numel: int
     widths: list[int]
     def __init__(self, isa: str, sizes: list[int], numbers: list[float]) -> None: ...

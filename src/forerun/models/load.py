@@ -52,7 +52,8 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
-    `int8` rounds weights and activations, and needs the compiled passes: ConfigError where they are not there.
+    `int8` and `int4` round weights, and activations to int8, and need the compiled passes: ConfigError where they are
+    not there. With these and with bfloat16, keys and values are kept in bfloat16.
     `fastest` is int8 where that runs, else auto.
     """
     name = str(path)
@@ -74,9 +75,7 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
     info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
-    rounded = "int8" if dtype == "fastest" else dtype if dtype in WHOLE else "auto"
-    if rounded == "auto" and precision == torch.bfloat16:
-        rounded = "bfloat16"
+    rounded = _rounded(dtype, precision)
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):
@@ -87,6 +86,13 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     if isinstance(weights, PackedFile) or rounded == dtype in WHOLE:
         raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({native.describe()}); use dtype='auto'.")
     return assemble(recipe, weights, info)
+
+
+def _rounded(dtype: str, precision: torch.dtype) -> str:
+    """What compiled passes round weights to; auto: nothing."""
+    if dtype in WHOLE:
+        return "int8" if dtype == "fastest" else dtype
+    return "bfloat16" if precision == torch.bfloat16 else "auto"
 
 
 def eos_of(folder: Path, values: dict[str, Any]) -> tuple[int, ...]:

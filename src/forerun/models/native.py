@@ -270,7 +270,8 @@ class NativeTransformer(Growing):
     def grow(self, config: TransformerConfig, info: ModelInfo, width: int, noise: Noise) -> "NativeTransformer":
         hidden, heads = config.hidden_size, config.num_heads + 2 * config.num_kv_heads
         out = config.num_heads * config.head_dim
-        decoder, kind = self._decoder.copy(), INT8 if self._decoder.int8 else KINDS[torch.bfloat16]
+        decoder, whole = self._decoder.copy(), self._decoder.kind in {INT8, INT4}
+        kind = self._decoder.kind if whole else KINDS[torch.bfloat16]
         nbytes, arena = 0, self._native.Arena()
         for _ in range(self.info.num_layers, config.num_layers):
             up = (width * (1 + config.gated), hidden)
@@ -324,4 +325,5 @@ def assemble_native(
     packer = Packer(recipe, reader, Rounding(PACKED.get(dtype)))
     made = decoder(recipe.config, packer, packer.arena, exact=packer.kind is None)
     trim()
-    return NativeTransformer(recipe.config, replace(info, weight_bytes=packer.nbytes), made, threads)
+    info = replace(info, weight_bytes=packer.nbytes, rounded=dtype if dtype in PACKED else "")
+    return NativeTransformer(recipe.config, info, made, threads)

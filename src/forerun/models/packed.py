@@ -212,4 +212,5 @@ def assemble_packed(config: TransformerConfig, file: PackedFile, info: ModelInfo
     stored = Stored(config, file, DTYPES[file.facts["dtype"]])
     made = decoder(config, stored, stored.arena, exact=False)
     trim()
-    return NativeTransformer(config, replace(info, weight_bytes=stored.nbytes), made, threads)
+    info = replace(info, weight_bytes=stored.nbytes, rounded=WORDS[stored.kind])
+    return NativeTransformer(config, info, made, threads)

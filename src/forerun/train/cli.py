@@ -1,4 +1,4 @@
-"""`forerun train lm` and `forerun train export` on the command line.
+"""`forerun train ...` on the command line.
 
 Does not: hold a default of its own; recipes do.
 """
@@ -52,6 +52,17 @@ def export_checkpoint(recipe: str, run_folder: Path, out: Path) -> None:
     click.echo(f"model written to {export_run(recipe, run_folder, out)}")
 
 
+@command.command("average")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("shares", nargs=-1, required=True, metavar="FOLDER=SHARE...")
+def average_models(out: Path, shares: tuple[str, ...]) -> None:
+    """Write the folder OUT: the weighted mean of models that grew from one another."""
+    from forerun.train.average import average
+
+    average({Path(folder): share for folder, share in map(parse_share, shares)}, out)
+    click.echo(f"model written to {out}")
+
+
 @command.command("evaluate")
 @click.argument("recipe")
 @click.argument("model", type=click.Path(path_type=Path))
@@ -61,6 +72,14 @@ def evaluate_model(recipe: str, model: Path, data_folder: Path | None) -> None:
     from forerun.train.lm import evaluate
 
     evaluate(recipe, model, data_folder)
+
+
+def parse_share(pair: str) -> tuple[str, float]:
+    folder, _, share = pair.rpartition("=")
+    try:
+        return folder, float(share)
+    except ValueError:
+        raise TrainError(f"{pair!r} is not FOLDER=SHARE; write for example runs/a=0.5.") from None
 
 
 def parse_pair(pair: str) -> tuple[str, object]:

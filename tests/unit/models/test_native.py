@@ -157,7 +157,10 @@ def test_whole_weights_are_the_nearest_multiples_of_their_scale():
 def test_float_weights_are_kept_to_the_bit(kind, dtype):
     module = native.load()
     weights = torch.randn(70, 33, generator=torch.Generator().manual_seed(0)).to(dtype)
-    packed, order = module.Packed(module.Arena(), kind, 70, 33), torch.randperm(70, generator=torch.Generator().manual_seed(1))
+    packed, order = (
+        module.Packed(module.Arena(), kind, 70, 33),
+        torch.randperm(70, generator=torch.Generator().manual_seed(1)),
+    )
     packed.fill(weights.data_ptr(), kind, order.numpy())
     back = torch.empty(33)
     for row, to in enumerate(order.tolist()):

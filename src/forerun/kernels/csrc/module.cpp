@@ -118,7 +118,8 @@ struct Decoder {
     std::deque<std::vector<float>> vectors;  // a deque: what it holds stays where it is
     nb::object embedding;
     std::shared_ptr<Decoder> base;  // what a grown one was made of, and points into
-    bool int8 = false;
+    Kind kind = Kind::F32;              // of the last matrix, and so of a layer's
+    bool whole = false, half = false;   // some matrix is of whole numbers, of bfloat16
     int64_t numel = 0;
 
     const float* keep(const Floats& values, int64_t to = TILE) {
@@ -132,7 +133,9 @@ struct Decoder {
         matrices.push_back(packed);
         const Matrix matrix = packed->matrix();
         numel += matrix.outputs * matrix.inputs;
-        int8 = matrix.kind == Kind::INT8;
+        kind = matrix.kind;
+        whole |= kind == Kind::INT8 || kind == Kind::INT4;
+        half |= kind == Kind::BF16;
         return matrix;
     }
 };
@@ -158,10 +161,13 @@ struct Session {
         if (net.parallel) room(ws.before, rows * hidden);
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
-        room(ws.quantized, (rows + 32) * widest + 64);  // the widest product reads whole blocks of rows
-        room(ws.halves, (rows * net.parts + 32) * widest + 64);
-        room(ws.scales, rows);
-        room(ws.sums, rows);
+        if (decoder->half) room(ws.halves, (rows * net.parts + 32) * widest + 64);  // products read whole blocks of rows
+        if (decoder->whole) {
+            room(ws.quantized, (rows + 32) * widest + 64);
+            room(ws.scales, rows);
+            room(ws.sums, rows);
+            room(ws.groups, rows * widest / GROUP);
+        }
         room(ws.turns, rows * turns);
         room(ws.entry, rows);
         room(ws.scores, team->size());
@@ -303,7 +309,7 @@ NB_MODULE(_native, m) {
         }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
         .def("copy", [](std::shared_ptr<Decoder> d) {
             auto copy = std::make_shared<Decoder>();
-            copy->net = d->net; copy->isa = d->isa; copy->int8 = d->int8; copy->numel = d->numel; copy->base = d;
+            copy->net = d->net; copy->isa = d->isa; copy->kind = d->kind; copy->whole = d->whole; copy->half = d->half; copy->numel = d->numel; copy->base = d;
             return copy;
         })
         .def("repeat", [](Decoder& d, PackedPtr qkv, PackedPtr o, PackedPtr up, PackedPtr down) {
@@ -313,7 +319,7 @@ NB_MODULE(_native, m) {
             d.net.layers.push_back(layer);
             d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
         })
-        .def_ro("int8", &Decoder::int8)
+        .def_prop_ro("kind", [](const Decoder& d) { return (int)d.kind; })
         .def_ro("numel", &Decoder::numel)
         .def_prop_ro("widths", [](const Decoder& d) {
             std::vector<int64_t> widths;

@@ -13,6 +13,7 @@ enum class Kind : int { F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
 
 constexpr int TILE = 32;      // outputs whose weights lie together
 constexpr int GROUP = 32;     // inputs that share a multiplier in INT4
+constexpr int FLIPPED = 16;   // bit of a multiplier
 constexpr int FOUR = 16 * 64 + 64;  // bytes of 64 inputs of a tile of INT4: nibbles, then multipliers
 constexpr int HEAD_MAX = 1024; // numbers of a head
 
@@ -21,7 +22,8 @@ constexpr int HEAD_MAX = 1024; // numbers of a head
 //   BF16:           [tile][input / 2][32][2], inputs padded to 32
 //   INT8:           [tile][input / 4][32][4] as weight + 128, inputs padded to 64
 //   INT4:           [tile][input / 64][8 x 2 x 64 bytes of two nibbles][2 x 32 multipliers], inputs padded to 64;
-//                   a weight is (nibble - 8) x multiplier of its group of 32 inputs x scale of its output
+//                   a weight is (nibble - 8) x multiplier (1-15) of its group of 32 inputs x scale of its output;
+//                   (nibble - 7) x multiplier x scale where the multiplier is marked as FLIPPED
 struct Matrix {
     Kind kind = Kind::F32;
     int64_t outputs = 0, inputs = 0;
@@ -127,7 +129,7 @@ struct Workspace {
     std::vector<uint16_t> halves;
     std::vector<std::vector<uint8_t>> wide;  // per thread: a tile of INT4 as one of INT8
     std::vector<float> scales;
-    std::vector<int32_t> sums;
+    std::vector<int32_t> sums, groups;
     std::vector<std::vector<float>> scores;  // per thread
     std::vector<int64_t> entry;              // row of the cache that every row of the pass writes
     std::vector<int64_t> all;                // 0, 1, 2, ...

@@ -203,8 +203,8 @@ void read_row(const Matrix& m, int64_t row, float* out) {
     for (int64_t i = 0; i < m.inputs; ++i) {
         if (m.kind == Kind::INT4) {
             const Nibble n(lane, i);
-            const int whole = (n.upper ? tile[n.byte] >> 4 : tile[n.byte] & 15) - 8;
-            out[i] = whole * (int8_t)tile[n.multiplier] * m.scale[row];
+            const int nibble = n.upper ? tile[n.byte] >> 4 : tile[n.byte] & 15, by = tile[n.multiplier];
+            out[i] = (nibble - (by & FLIPPED ? 7 : 8)) * (by & 15) * m.scale[row];
             continue;
         }
         const uint8_t* at = tile + offset(m.kind, lane, i);
@@ -333,11 +333,18 @@ void Packed::put_eight(int64_t row, const int8_t* wholes, float scale) {
 void Packed::put_four(int64_t row, const int8_t* wholes, const int8_t* multipliers, float scale) {
     for (int64_t i = 0; i < inputs_; i += 64) {
         uint8_t* step = lane(row) + Nibble(row % TILE, i).byte;
-        for (int64_t quad = 0; quad < 8; ++quad)
-            for (int64_t j = quad * 4; j < quad * 4 + 4; ++j)
-                step[quad * 128 + j % 4] = (uint8_t)((wholes[i + j] + 8) | (wholes[i + j + 32] + 8) << 4);
+        const bool second = i / GROUP + 1 < groups();
+        const bool low = multipliers[i / GROUP] < 0, high = second && multipliers[i / GROUP + 1] < 0;
+        for (int64_t quad = 0; quad < 8; ++quad)  // -w x -m is kept where m is below zero
+            for (int64_t j = quad * 4; j < quad * 4 + 4; ++j) {
+                const int a = wholes[i + j], b = wholes[i + j + 32];
+                step[quad * 128 + j % 4] = (uint8_t)((low ? 7 - a : a + 8) | (high ? 7 - b : b + 8) << 4);
+            }
     }
-    for (int64_t g = 0; g < groups(); ++g) lane(row)[Nibble(row % TILE, g * GROUP).multiplier] = (uint8_t)multipliers[g];
+    for (int64_t g = 0; g < groups(); ++g) {
+        const int m = multipliers[g];
+        lane(row)[Nibble(row % TILE, g * GROUP).multiplier] = (uint8_t)(m < 0 ? FLIPPED - m : m);
+    }
     scale_[row] = scale;
 }
 

@@ -35,6 +35,7 @@ struct Activations {
     const int8_t* whole;
     const float* scales;
     const int32_t* sums;
+    const int32_t* groups;   // sums of each 32 inputs, beside INT4
     const uint16_t* halves;  // or as bfloat16, `parts` rows for each
     int parts;
     int64_t width;
@@ -238,8 +239,10 @@ private:
     template <typename Fill> Activations prepare(const Matrix& m, int64_t count, int64_t width, Fill&& fill) {
         mine(count, [&](int64_t r) {
             fill(r, b(r));
-            if (is_whole(m)) quantize(b(r), width, ws.quantized.data() + r * size.widest, ws.scales[r], ws.sums[r]);
+            int8_t* whole = ws.quantized.data() + r * size.widest;
+            if (is_whole(m)) quantize(b(r), width, whole, ws.scales[r], ws.sums[r]);
             else if (is_changed(m, net)) halve(r, width);
+            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (size.widest / GROUP));
         });
         team.meet();
         return activations();
@@ -252,7 +255,7 @@ private:
     }
 
     Activations activations() const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.halves.data(), net.parts, size.widest};
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), net.parts, size.widest};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {

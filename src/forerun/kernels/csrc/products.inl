@@ -142,42 +142,115 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
     }
 }
 
-// A tile of INT4 as one of INT8: the same numbers exactly.
-void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
-    for (int64_t i = 0; i < inputs; i += 64, tile += FOUR, out += 64 * TILE) {
-        for (int64_t half = 0; half < 2; ++half) {
+// 64 inputs of a tile of INT4 as those of INT8: the same numbers exactly.
+INLINE void expand_step(const uint8_t* tile, uint8_t* out) {
+    for (int64_t half = 0; half < 2; ++half) {
 #if defined(__AVX512BW__)
-            for (int line = 0; line < 9; ++line) __builtin_prefetch(tile + LEAD_FOUR + 64 * (9 * half + line), 0, 3);
-            const __m512i low = _mm512_set1_epi16(0x0f), high = _mm512_set1_epi16(0x0f00), byte = _mm512_set1_epi16(0xff);
-            const __m512i ones = _mm512_set1_epi32(0x01010101);
-            __m512i by[2], add[2];  // the multiplier of each output, in all words; 128 - 8 x multiplier, in all bytes
-            for (int g = 0; g < 2; ++g) {
-                const __m512i m = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
-                by[g] = _mm512_or_si512(_mm512_and_si512(m, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(m, 16));
-                const __m512i c = _mm512_and_si512(_mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(m, 3)), _mm512_set1_epi32(0xff));
-                add[g] = _mm512_mullo_epi32(c, ones);
-            }
-            for (int q = 0; q < 8; ++q) {
-                const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64);
-                for (int g = 0; g < 2; ++g) {
-                    const __m512i n = g ? _mm512_srli_epi16(both, 4) : both;
-                    const __m512i even = _mm512_and_si512(_mm512_mullo_epi16(_mm512_and_si512(n, low), by[g]), byte);
-                    const __m512i odd = _mm512_mullo_epi16(_mm512_and_si512(n, high), by[g]);
-                    _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, _mm512_add_epi8(_mm512_or_si512(even, odd), add[g]));
-                }
-            }
-#else
-            for (int q = 0; q < 8; ++q)
-                for (int g = 0; g < 2; ++g)
-                    for (int j = 0; j < 64; ++j) {
-                        const uint8_t n = tile[(2 * q + half) * 64 + j];
-                        const int m = (int8_t)tile[1024 + TILE * g + 16 * half + j / 4];
-                        out[((8 * g + q) * 2 + half) * 64 + j] = (uint8_t)(((g ? n >> 4 : n & 15) - 8) * m + 128);
-                    }
-#endif
+        for (int line = 0; line < 9; ++line) __builtin_prefetch(tile + LEAD_FOUR + 64 * (9 * half + line), 0, 3);
+        const __m512i nibble = _mm512_set1_epi8(0x0f), ones = _mm512_set1_epi32(0x01010101);
+        __m512i by[2], add[2];  // the multiplier of each output in all words, 128 - 8 (or 7) x multiplier in all bytes
+        for (int g = 0; g < 2; ++g) {
+            const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
+            const __m512i most = _mm512_and_si512(m, _mm512_set1_epi32(15));
+            const __m512i eight = _mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(most, 3));
+            const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
+            by[g] = _mm512_or_si512(most, _mm512_slli_epi32(most, 16));
+            add[g] = _mm512_mullo_epi32(_mm512_mask_add_epi32(eight, flipped, eight, most), ones);
         }
+        for (int q = 0; q < 8; ++q) {
+            const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64);
+            for (int g = 0; g < 2; ++g) {  // at most 15 x 15 fits in a byte, so two bytes are multiplied at once
+                const __m512i n = _mm512_and_si512(g ? _mm512_srli_epi16(both, 4) : both, nibble);
+                const __m512i w = _mm512_add_epi8(_mm512_mullo_epi16(n, by[g]), add[g]);
+                _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, w);
+            }
+        }
+#else
+        for (int q = 0; q < 8; ++q)
+            for (int g = 0; g < 2; ++g)
+                for (int j = 0; j < 64; ++j) {
+                    const uint8_t n = tile[(2 * q + half) * 64 + j];
+                    const int m = tile[1024 + TILE * g + 16 * half + j / 4], zero = m & FLIPPED ? 7 : 8;
+                    out[((8 * g + q) * 2 + half) * 64 + j] = (uint8_t)(((g ? n >> 4 : n & 15) - zero) * (m & 15) + 128);
+                }
+#endif
     }
 }
+
+void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
+    for (int64_t i = 0; i < inputs; i += 64, tile += FOUR, out += 64 * TILE) expand_step(tile, out);
+}
+
+#if defined(__AVX512VNNI__)
+
+// Sums of R rows and a tile of INT4 from the nibbles as they are, for few rows; the same whole numbers.
+template <int R>
+INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row, vf (&out)[R][2]) {
+    const int8_t* x = in.whole + row * in.width;
+    const int32_t* groups = in.groups + row * (in.width / GROUP);
+    const __m512i nibble = _mm512_set1_epi8(0x0f);
+    vi totals[R][2];
+    unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
+    for (int64_t i = 0; i < m.inputs; i += 64, tile += FOUR, x += 64, groups += 2) {
+        unroll<17>([&](auto line) { __builtin_prefetch(tile + LEAD_FOUR + 64 * line.value, 0, 3); });
+        vi sums[R][2][2];
+        unroll<R>([&](auto r) {
+            unroll<2>([&](auto g) {
+                sums[r.value][g.value][0] = sums[r.value][g.value][1] =
+                    splat_whole(-8 * groups[r.value * (in.width / GROUP) + g.value]);  // nibbles are kept as w + 8
+            });
+        });
+        unroll<8>([&](auto q) {
+            __m512i w[2][2];
+            unroll<2>([&](auto half) {
+                const __m512i both = _mm512_loadu_si512(tile + (2 * q.value + half.value) * 64);
+                w[0][half.value] = _mm512_and_si512(both, nibble);
+                w[1][half.value] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+            });
+            unroll<R>([&](auto r) {
+                unroll<2>([&](auto g) {
+                    int32_t four; std::memcpy(&four, x + r.value * in.width + 32 * g.value + 4 * q.value, 4);
+                    const __m512i b = _mm512_set1_epi32(four);
+                    unroll<2>([&](auto half) {
+                        vi& sum = sums[r.value][g.value][half.value];
+                        sum = (vi)_mm512_dpbusd_epi32((__m512i)sum, w[g.value][half.value], b);
+                    });
+                });
+            });
+        });
+        unroll<2>([&](auto g) {
+            unroll<2>([&](auto half) {
+                const uint8_t* at = tile + 1024 + TILE * g.value + 16 * half.value;
+                const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at));
+                const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
+                const vi by = (vi)m & 15;
+                unroll<R>([&](auto r) {
+                    const __m512i sum = (__m512i)sums[r.value][g.value][half.value];
+                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.width / GROUP) + g.value]);
+                    totals[r.value][half.value] += (vi)_mm512_mask_add_epi32(sum, flipped, sum, more) * by;
+                });
+            });
+        });
+    }
+    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, totals[r.value][0], totals[r.value][1], out[r.value]); });
+}
+
+template <int R, typename Done>
+__attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Activations& in, Done done) {
+    for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+        vf out[R][2];
+        four_tile<R>(m.data + t * tile_bytes(m.kind, m.inputs), m, t, in, 0, out);
+        unroll<R>([&](auto r) {
+            if (m.bias) {
+                out[r.value][0] += load(m.bias + t * TILE);
+                out[r.value][1] += load(m.bias + t * TILE + 16);
+            }
+            done(r.value, t, out[r.value][0], out[r.value][1]);
+        });
+    }
+}
+
+#endif
 
 #if defined(__AMX_INT8__)
 
@@ -200,34 +273,41 @@ void configure(int64_t first, int64_t second) {
 }
 
 // Sums of a tile and up to 32 rows that lie `width` bytes apart.
-template <bool Whole, bool Two>
+template <Kind K, bool Two>
 INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
     int32_t* out = (int32_t*)sums;
+    alignas(64) uint8_t wide[2][64 * TILE];  // of INT4, one step ahead
+    if constexpr (K == Kind::INT4) expand_step(w, wide[0]);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t i = 0; i < steps; ++i, x += 64, w += 64 * TILE) {
-        // Loads of tiles wait for what is not in the first cache.
-        unroll<32>([&](auto line) { __builtin_prefetch(w + 2 * 64 * TILE + 64 * line.value, 0, 3); });
-        _tile_loadd(6, w, 128);
-        _tile_loadd(7, w + 64, 128);
+    for (int64_t i = 0; i < steps; ++i, x += 64) {
+        const uint8_t* at = w + i * 64 * TILE;
+        if constexpr (K == Kind::INT4) {
+            at = wide[i & 1];
+            expand_step(w + (i + 1) * FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
+        } else {  // loads of tiles wait for what is not in the first cache
+            unroll<32>([&](auto line) { __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3); });
+        }
+        _tile_loadd(6, at, 128);
+        _tile_loadd(7, at + 64, 128);
         _tile_loadd(4, x, width);
-        if constexpr (Whole) {
-            _tile_dpbsud(0, 4, 6);
-            _tile_dpbsud(1, 4, 7);
-        } else {
+        if constexpr (K == Kind::BF16) {
             _tile_dpbf16ps(0, 4, 6);
             _tile_dpbf16ps(1, 4, 7);
+        } else {
+            _tile_dpbsud(0, 4, 6);
+            _tile_dpbsud(1, 4, 7);
         }
         if constexpr (Two) {
             _tile_loadd(5, x + 16 * width, width);
-            if constexpr (Whole) {
-                _tile_dpbsud(2, 5, 6);
-                _tile_dpbsud(3, 5, 7);
-            } else {
+            if constexpr (K == Kind::BF16) {
                 _tile_dpbf16ps(2, 5, 6);
                 _tile_dpbf16ps(3, 5, 7);
+            } else {
+                _tile_dpbsud(2, 5, 6);
+                _tile_dpbsud(3, 5, 7);
             }
         }
     }
@@ -239,27 +319,27 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
     }
 }
 
-// As `product`, for INT8 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller has, and
-// drop its sums.
-template <bool Whole, typename Done>
+// As `product`, for INT8, INT4 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller
+// has, and drop its sums.
+template <Kind K, typename Done>
 void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
-    const int64_t steps = tile_bytes(m.kind, m.inputs) / (64 * TILE);
-    const int64_t parts = Whole ? 1 : in.parts, count = rows * parts, most = 32 / parts * parts;
-    const uint8_t* from = Whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
-    const int64_t width = Whole ? in.width : 2 * in.width;
+    constexpr bool whole = K != Kind::BF16;
+    const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE);
+    const int64_t parts = whole ? 1 : in.parts, count = rows * parts, most = 32 / parts * parts;
+    const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
+    const int64_t width = whole ? in.width : 2 * in.width;
     if (count > most) configure(16, 16);
     else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
     alignas(64) uint8_t sums[32 * TILE * 4];
     for (int64_t t = tiles.begin; t < tiles.end; ++t)
         for (int64_t first = 0; first < count; first += most) {
-            const uint8_t* w = m.data + t * tile_bytes(m.kind, m.inputs);
-            const uint8_t* x = from + first * width;
-            if (std::min(most, count - first) > 16) tile_sums<Whole, true>(w, x, width, steps, sums);
-            else tile_sums<Whole, false>(w, x, width, steps, sums);
+            const uint8_t *w = m.data + t * bytes, *x = from + first * width;
+            if (std::min(most, count - first) > 16) tile_sums<K, true>(w, x, width, steps, sums);
+            else tile_sums<K, false>(w, x, width, steps, sums);
             for (int64_t at = 0; at < std::min(most, count - first); at += parts) {
                 const int64_t row = (first + at) / parts;
                 vf out[2];
-                if constexpr (Whole) {
+                if constexpr (whole) {
                     vi low, high;
                     std::memcpy(&low, sums + at * 128, 64);
                     std::memcpy(&high, sums + at * 128 + 64, 64);
@@ -293,8 +373,8 @@ constexpr bool TILES = false;
 template <typename Done>
 void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
 #if defined(__AMX_INT8__)
-    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product<true>(m, mine, in, rows, done);
-    if (m.kind == Kind::BF16) return rows ? tile_product<false>(m, mine, in, rows, done) : void();
+    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product<Kind::INT8>(m, mine, in, rows, done);
+    if (m.kind == Kind::BF16) return rows ? tile_product<Kind::BF16>(m, mine, in, rows, done) : void();
 #endif
     if (rows <= ROWS) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
@@ -317,6 +397,13 @@ Matrix one_tile(const Matrix& m, int64_t t, std::vector<uint8_t>& room) {
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, std::vector<uint8_t>& room, Done done) {
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
+#if defined(__AVX512VNNI__)
+    if (rows == 1) return four_sweep<1>(m, mine, in, done);
+    if (rows == 2) return four_sweep<2>(m, mine, in, done);
+#endif
+#if defined(__AMX_INT8__)
+    if (rows && rows <= 32) return tile_product<Kind::INT4>(m, mine, in, rows, done);
+#endif
     for (int64_t t = mine.begin; t < mine.end; ++t)
         product_stored(one_tile(m, t, room), in, rows, {0, 1}, [&](int64_t r, int64_t, vf low, vf high) { done(r, t, low, high); });
 }
@@ -341,6 +428,15 @@ void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t&
     total = 0;
     for (int j = 0; j < 16; ++j) total += sums[j];
     if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
+}
+
+// The sum of every group of inputs of a row.
+void sum_groups(const int8_t* x, int64_t width, int32_t* out) {
+    for (int64_t i = 0; i < round_up(width, 64); i += GROUP) {
+        int32_t total = 0;
+        for (int j = 0; j < GROUP; ++j) total += x[i + j];
+        out[i / GROUP] = total;
+    }
 }
 
 // A row as `parts` rows of bfloat16 that add up to it, `stride` numbers apart, padded with zeros to the 32 inputs of a step.

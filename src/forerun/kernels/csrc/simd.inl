@@ -26,6 +26,7 @@ INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 INLINE vf splat(float f) { return vf{} + f; }
+INLINE vi splat_whole(int32_t n) { return vi{} + n; }
 INLINE vf zero() { return vf{}; }
 INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
