@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -167,6 +168,24 @@ def demo(prompt: str, repeats: int, **values: Any) -> None:  # noqa: ANN401
     from forerun.terminal import show
 
     show(open_llm(config), prompt, Sampling(**sampling), repeats)
+
+
+@program.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--dtype", default="int8", show_default=True, help="int8, int4 or bf16.")
+@click.option("--scales", default="nearest", show_default=True, help="nearest (largest weight) or mse (least squares).")
+@click.option(
+    "--calibrate", multiple=True, type=click.Path(path_type=Path), help="Round for this text; may be repeated."
+)
+def quantize(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
+    """Write MODEL with packed weights into the folder OUT, which loads at the speed of reading."""
+    from forerun.quantize import Job
+    from forerun.quantize import quantize as run
+
+    found = run(model, out, Job(**values))
+    click.echo(f"wrote {out}: {found['bytes'] / 2**20:.1f} MiB of {found['dtype']}", err=True)
+    click.echo(json.dumps(found))
 
 
 @program.command()

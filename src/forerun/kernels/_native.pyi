@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Wholes: TypeAlias = npt.NDArray[np.int8]
+
+LAYOUT: int  # how the bytes of tiles lie; files of packed weights hold it
 
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
@@ -14,14 +17,26 @@ def isas() -> list[str]: ...  # all of them, the best one first; "plain" is alwa
 # Memory of packed matrices.
 class Arena:
     def __init__(self) -> None: ...
+    def expect(self) -> None: ...  # all matrices are made and nothing is written yet: large pages from the start
     def settle(self) -> None: ...  # all matrices are filled: use large pages
 
 # A weight matrix [outputs, inputs] in the order in which passes read it.
 class Packed:
-    def __init__(self, arena: Arena, kind: int, outputs: int, inputs: int) -> None: ...
-    def fill(self, source: int, kind: int, to: Ints) -> None: ...  # row i of the source becomes output to[i]
+    def __init__(self, arena: Arena, kind: int, outputs: int, inputs: int, blank: bool = True) -> None: ...
+    # Row i of the source becomes output to[i]; scales of whole numbers: 0 by the largest weight, 1 by least squares.
+    def fill(self, source: int, kind: int, to: Ints, scales: int = 0) -> None: ...
+    def codes(
+        self, wholes: Wholes, multipliers: Wholes, scales: Floats, to: Ints
+    ) -> None: ...  # net.h says what they mean
     def bias(self, values: Floats, to: Ints) -> None: ...
     def row(self, row: int, out: int) -> None: ...  # what an output holds, as floats [inputs]
+    def spans(self, *, biased: bool = False) -> list[tuple[int, int]]: ...  # address, bytes of each
+    @property
+    def kind(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def inputs(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
 
@@ -79,3 +94,4 @@ class Session:
     ) -> tuple[list[int], list[float]]: ...  # per row of logits: its best token; that one's logit, and the row's mass
 
 def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together
+def xxh64(address: int, nbytes: int) -> int: ...  # the checksum of that name, seed 0

@@ -15,9 +15,11 @@ from forerun.models.assemble import assemble, info_of
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.families import FAMILIES
 from forerun.models.native import assemble_native, supports
+from forerun.models.packed import assemble_packed, dtype_of, open_packed
 from forerun.models.recipe import Settings
 from forerun.types import KVLayout
 from forerun.weights.load import Checkpoint, read_json
+from forerun.weights.packed import PackedFile
 
 REFERENCE = Path(__file__).resolve().parent.parent / "reference"
 NAMED = {"reference": REFERENCE / "target", "reference-drafter": REFERENCE / "drafter"}
@@ -61,9 +63,10 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
         return toy_by_name(name)
     folder = folder_of(name)
     values = read_json(folder / "config.json")
+    weights = open_packed(folder, values) or Checkpoint(folder)
+    dtype = dtype_of(weights, dtype, device, name) if isinstance(weights, PackedFile) else dtype
     precision, place = _precision(dtype, device, values), torch.device(device)
     eos, companion = eos_of(folder, values), companion_of(folder)
-    checkpoint = Checkpoint(folder)
     family = values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
@@ -76,11 +79,13 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):
-        return assemble_native(recipe, checkpoint, info, threads, rounded)
+        if isinstance(weights, PackedFile):
+            return assemble_packed(recipe.config, weights, info, threads)
+        return assemble_native(recipe, weights, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
-    if rounded == dtype in WHOLE:
+    if isinstance(weights, PackedFile) or rounded == dtype in WHOLE:
         raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({native.describe()}); use dtype='auto'.")
-    return assemble(recipe, checkpoint, info)
+    return assemble(recipe, weights, info)
 
 
 def _rounded(dtype: str, precision: torch.dtype) -> str:

@@ -7,7 +7,7 @@ the bit whatever else is in the pass. Does not: run families that norm all heads
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,6 +25,7 @@ from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4 = 3, 4
+NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
 PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "int4": INT4}  # what each precision rounds weights to
 CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
@@ -60,41 +61,92 @@ class Block:
     to: torch.Tensor
 
 
-class Packer:
-    """Reads a checkpoint tensor by tensor straight into packed matrices; `kind` None: as they are stored."""
+Vector = np.ndarray | None
 
-    def __init__(self, recipe: Recipe, reader: Reader, kind: int | None) -> None:
-        self.config, self.names, self.reader, self.kind = recipe.config, recipe.names, reader, kind
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """What a layer is made of."""
+
+    qkv: Any  # here and below: packed matrices of the extension
+    o: Any
+    up: Any
+    down: Any
+    norms: list[Vector]  # gain and bias: before and after attention, before and after the feed-forward
+    qk_gain: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class EndParts:
+    """What comes before the first layer and after the last."""
+
+    embed: torch.Tensor | None  # None: the rows of the head
+    positions: Vector
+    norm: tuple[Vector, Vector]
+    head: Any
+
+
+class Parts(Protocol):
+    """Where the parts of a decoder come from; they are asked for in this order, each once."""
+
+    def layer(self, index: int) -> LayerParts: ...
+    def ends(self) -> EndParts: ...
+
+
+def decoder(config: TransformerConfig, parts: Parts, arena: Any, *, exact: bool) -> Any:  # noqa: ANN401 - the extension's
+    """A decoder of parts that lie in an arena; `exact`: activations keep all bits beside bfloat16 weights."""
+    module: Any = native.load()
+    sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
+    sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
+    sizes += [3 if exact else 1]  # bfloat16 numbers that stand for an activation
+    numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
+    numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
+    made = module.Decoder(module.isas()[0], [int(s) for s in sizes], numbers)
+    ropes: list[Rope] = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
+    for rope in ropes:
+        made.rope(list(rope.frequencies), list(rope.beyond or ()), rope.scale, rope.border)
+    for index, rope_of in enumerate(config.ropes):
+        p = parts.layer(index)
+        turn = ropes.index(rope_of) if rope_of is not None else -1
+        made.layer(p.qkv, p.o, p.up, p.down, p.norms, p.qk_gain, turn, config.windows[index] or 0)
+        trim()
+    ends = parts.ends()
+    address, kind = (0, 0) if ends.embed is None else (ends.embed.data_ptr(), KINDS[ends.embed.dtype])
+    made.ends(ends.embed, address, kind, ends.positions, *ends.norm, ends.head)
+    arena.settle()
+    return made
+
+
+Improve = Callable[[str, Any, torch.Tensor, np.ndarray], None]  # name of a weight, packed matrix, rows, their outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How matrices are kept."""
+
+    kind: int | None = None  # None: as they are stored
+    scales: int = NEAREST
+    improve: Improve | None = None  # called for every stored weight once it is packed
+
+
+class Packer:
+    """Reads a checkpoint tensor by tensor straight into packed matrices."""
+
+    def __init__(self, recipe: Recipe, reader: Reader, rounding: Rounding) -> None:
+        self.config, self.names, self.reader = recipe.config, recipe.names, reader
+        self.kind, self.rounding = rounding.kind, rounding
         self.parts = Assembler(recipe, reader)
         self.nbytes = 0
         module: Any = native.load()
-        self._native, self._arena = module, module.Arena()
+        self._native, self.arena = module, module.Arena()
 
-    def decoder(self) -> Any:  # noqa: ANN401 - a class of the extension
-        config = self.config
-        sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
-        sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
-        sizes += [3 if self.kind is None else 1]  # parts of an activation beside bfloat16 weights: all its bits, or one
-        numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
-        numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
-        made = self._native.Decoder(self._native.isas()[0], [int(s) for s in sizes], numbers)
-        ropes: list[Rope] = list(dict.fromkeys(rope for rope in config.ropes if rope is not None))
-        for rope in ropes:
-            made.rope(list(rope.frequencies), list(rope.beyond or ()), rope.scale, rope.border)
-        for index in range(config.num_layers):
-            self._layer(made, index, ropes)
-            trim()
-        self._ends(made)
-        self._arena.settle()
-        return made
-
-    def _layer(self, made: Any, index: int, ropes: list[Rope]) -> None:  # noqa: ANN401
+    def layer(self, index: int) -> LayerParts:
         config, names = self.config, self.names
-        place, rope = names.layer.format(index), config.ropes[index]
+        place = names.layer.format(index)
         norms = [names.attention_norm if config.pre_norm else "", names.attention_post_norm if config.post_norm else ""]
         norms += [names.mlp_norm if config.pre_norm and not config.shared_norm else ""]
         norms += [names.mlp_post_norm if config.post_norm else ""]
-        made.layer(
+        return LayerParts(
             self._qkv(index, place),
             self._matrix(config.hidden_size, [self._rows(place + names.o, config.hidden_size)], bias=config.o_bias),
             self._up(place),
@@ -103,8 +155,6 @@ class Packer:
             ),
             [vector for name in norms for vector in self._norm(place + name if name else "")],
             self.parts.qk_gains(index, place).flatten().numpy() if config.qk_norm else None,
-            ropes.index(rope) if rope is not None else -1,
-            config.windows[index] or 0,
         )
 
     def _qkv(self, index: int, place: str) -> Any:  # noqa: ANN401
@@ -140,26 +190,28 @@ class Packer:
         dtype = torch.bfloat16 if self.kind == KINDS[torch.bfloat16] else dtype
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
         kind = KINDS[dtype] if self.kind is None else self.kind
-        made = self._native.Packed(self._arena, kind, outputs, stored[0].shape[0 if flip else 1])
+        made = self._native.Packed(self.arena, kind, outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
             rows, to = weight.t() if flip else weight, block.to.numpy()
             step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
             for first in range(0, len(to), step):
                 part = rows[first : first + step].to(dtype).contiguous()
-                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step])
+                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step], self.rounding.scales)
                 self.reader.release(f"{block.name}.weight")
+            if self.rounding.improve is not None:
+                self.rounding.improve(block.name, made, rows, to)
             if bias:
                 made.bias(self.reader.get(f"{block.name}.bias").numpy(), block.to.numpy())
         self.nbytes += made.nbytes
         return made
 
-    def _norm(self, name: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+    def _norm(self, name: str) -> tuple[Vector, Vector]:
         if not name:
             return None, None
         gain = self.parts.gain(f"{name}.weight").numpy()
         return gain, self.reader.get(f"{name}.bias").numpy() if self.config.norm_bias else None
 
-    def _ends(self, made: Any) -> None:  # noqa: ANN401
+    def ends(self) -> EndParts:
         config, names = self.config, self.names
         embed = None if config.tied else self.reader.raw(f"{names.embed}.weight")
         if embed is not None and embed.dtype not in KINDS:
@@ -168,8 +220,7 @@ class Packer:
         name = names.embed if config.tied else names.head
         head = self._matrix(config.vocab_size, [self._rows(name, config.vocab_size)], bias=config.head_bias)
         flat = positions.flatten().numpy() if positions is not None else None
-        address, kind = (0, 0) if embed is None else (embed.data_ptr(), KINDS[embed.dtype])
-        made.ends(embed, address, kind, flat, *self._norm(names.final_norm), head)
+        return EndParts(embed, flat, self._norm(names.final_norm), head)
 
 
 class NativeTransformer(Growing):
@@ -271,8 +322,8 @@ def assemble_native(
     "int8" to whole numbers. `threads` 0: one per core for a large model, one for a small one.
     """
     reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
-    packer = Packer(recipe, reader, PACKED.get(dtype))
-    decoder = packer.decoder()
+    packer = Packer(recipe, reader, Rounding(PACKED.get(dtype)))
+    made = decoder(recipe.config, packer, packer.arena, exact=packer.kind is None)
     trim()
     info = replace(info, weight_bytes=packer.nbytes, rounded=dtype if dtype in PACKED else "")
-    return NativeTransformer(recipe.config, info, decoder, threads)
+    return NativeTransformer(recipe.config, info, made, threads)

@@ -21,6 +21,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "check.h"
 #include "net.h"
 #include "pack.h"
 #include "team.h"
@@ -40,6 +41,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Codes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedPtr = std::shared_ptr<Packed>;
 
@@ -244,16 +246,26 @@ NB_MODULE(_native, m) {
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 
-    nb::class_<Arena>(m, "Arena").def(nb::init<>()).def("settle", &Arena::settle, nb::call_guard<nb::gil_scoped_release>());
+    nb::class_<Arena>(m, "Arena").def(nb::init<>()).def("expect", &Arena::expect).def("settle", &Arena::settle, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Packed>(m, "Packed")
-        .def("__init__", [](Packed* p, std::shared_ptr<Arena> arena, int kind, int64_t outputs, int64_t inputs) {
-            new (p) Packed(std::move(arena), (Kind)kind, outputs, inputs);
-        })
-        .def("fill", [](Packed& p, uintptr_t source, int kind, Rows to) {
+        .def("__init__", [](Packed* p, std::shared_ptr<Arena> arena, int kind, int64_t outputs, int64_t inputs, bool blank) {
+            new (p) Packed(std::move(arena), (Kind)kind, outputs, inputs, blank);
+        }, nb::arg("arena"), nb::arg("kind"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("blank") = true)
+        .def("fill", [](Packed& p, uintptr_t source, int kind, Rows to, int scales) {
             nb::gil_scoped_release release;
-            p.fill((const void*)source, (Kind)kind, (int64_t)to.size(), to.data());
+            p.fill((const void*)source, (Kind)kind, (int64_t)to.size(), to.data(), (Scales)scales);
+        }, nb::arg("source"), nb::arg("kind"), nb::arg("to"), nb::arg("scales") = 0)
+        .def("codes", [](Packed& p, Codes wholes, Codes multipliers, Floats scales, Rows to) {
+            const size_t rows = to.size(), groups = p.kind() == Kind::INT4 ? p.groups() : 0;
+            if (wholes.size() != rows * p.inputs() || multipliers.size() != rows * groups || scales.size() != rows)
+                throw std::invalid_argument("whole numbers, multipliers and scales are not those of the rows.");
+            p.codes(wholes.data(), multipliers.data(), scales.data(), (int64_t)rows, to.data());
         })
+        .def("spans", &Packed::spans, nb::arg("biased") = false)
+        .def_prop_ro("kind", [](const Packed& p) { return (int)p.kind(); })
+        .def_prop_ro("outputs", &Packed::outputs)
+        .def_prop_ro("inputs", &Packed::inputs)
         .def("bias", [](Packed& p, Floats values, Rows to) { p.bias(values.data(), (int64_t)to.size(), to.data()); })
         .def("row", [](const Packed& p, int64_t row, uintptr_t out) { p.row(row, (float*)out); })
         .def_prop_ro("nbytes", &Packed::bytes);
@@ -261,6 +273,10 @@ NB_MODULE(_native, m) {
     nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size);
 
     m.def("read", &read_once);
+
+    m.attr("LAYOUT") = LAYOUT;
+    m.def("xxh64", [](uintptr_t address, int64_t bytes) { return xxh64((const uint8_t*)address, bytes); },
+          nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", [](Decoder* d, const std::string& isa, const std::vector<int64_t>& sizes, const std::vector<double>& numbers) {

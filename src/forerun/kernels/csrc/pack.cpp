@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <system_error>
+#include <thread>
 
 #include "half.h"
 
@@ -47,15 +49,150 @@ struct Nibble {
     }
 };
 
-// How far multiples of `unit` are from a group's weights when each weight is a whole number of them from -8 to 7.
-float distance(const float* group, int64_t count, float unit) {
+// To the nearest whole number, ties to even, for numbers within 2^22: what nearbyint gives, in two additions.
+float whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
+
+float within(float x, float low, float high) { return x > low ? (x < high ? x : high) : low; }
+
+// Sums are kept in lanes, which compilers turn into vectors.
+constexpr int LANES = 16;
+
+float sum(const float* lanes) {
     float total = 0;
-    const float inverse = unit != 0 ? 1 / unit : 0;
-    for (int64_t i = 0; i < count; ++i) {
-        const float q = std::fmin(7.0f, std::fmax(-8.0f, std::nearbyint(group[i] * inverse)));
-        total += (group[i] - q * unit) * (group[i] - q * unit);
-    }
+    for (int j = 0; j < LANES; ++j) total += lanes[j];
     return total;
+}
+
+// A row as floats, with zeros up to `padded`.
+void widen(const void* source, Kind kind, int64_t first, int64_t count, int64_t padded, float* out) {
+    if (kind == Kind::F32) std::memcpy(out, (const float*)source + first, count * 4);
+    const uint16_t* bits = (const uint16_t*)source + first;
+    if (kind == Kind::BF16)
+        for (int64_t i = 0; i < count; ++i) out[i] = widen_bfloat(bits[i]);
+    if (kind == Kind::F16)
+        for (int64_t i = 0; i < count; ++i) out[i] = widen_half(bits[i]);
+    std::fill(out + count, out + padded, 0.0f);
+}
+
+float largest(const float* values, int64_t count) {  // without its sign; of a multiple of LANES
+    float lanes[LANES] = {};
+    for (int64_t i = 0; i < count; i += LANES)
+        for (int j = 0; j < LANES; ++j) {
+            const float a = std::fabs(values[i + j]);
+            lanes[j] = a > lanes[j] ? a : lanes[j];
+        }
+    return *std::max_element(lanes, lanes + LANES);
+}
+
+// The square of what is lost when weights become whole numbers from `low` to `high` times `unit`.
+float loss(const float* values, int64_t count, float unit, float inverse, float low, float high) {
+    float lanes[LANES] = {};
+    for (int64_t i = 0; i < count; i += LANES)
+        for (int j = 0; j < LANES; ++j) {
+            const float off = values[i + j] - whole(within(values[i + j] * inverse, low, high)) * unit;
+            lanes[j] += off * off;
+        }
+    return sum(lanes);
+}
+
+void round_all(const float* values, int64_t count, float inverse, float low, float high, int8_t* out) {
+    for (int64_t i = 0; i < count; ++i) out[i] = (int8_t)whole(within(values[i] * inverse, low, high));
+}
+
+constexpr float EIGHT = 127;
+
+// The largest weight that INT8 is to hold; larger ones are cut to it.
+float top_of_eight(const float* values, int64_t count, Scales scales) {
+    const float top = largest(values, count);
+    if (scales == Scales::NEAREST || !(top > 0)) return top;
+    float best = top, least = std::numeric_limits<float>::infinity();
+    for (int step = 0, worse = 0; step < 60 && worse < 6; ++step, ++worse) {
+        const float cut = top * (1 - 0.01f * step);
+        const float lost = loss(values, count, cut / EIGHT, EIGHT / cut, -EIGHT, EIGHT);
+        if (lost < least) least = lost, best = cut, worse = 0;
+    }
+    return best;
+}
+
+// One output in INT4.
+struct Four {
+    std::vector<int8_t> wholes, multipliers;
+    float scale = 0, lost = 0;
+    explicit Four(int64_t padded) : wholes(padded), multipliers(padded / GROUP) {}
+};
+
+// The multiplier of one group, given the scale of its output; returns what is lost. `top`: the group's largest weight,
+// which is to become -8, over -8. `wide`: look further, and at the other sign.
+float multiply_group(const float* group, float scale, float top, bool wide, int8_t& multiplier) {
+    const int sign = top < 0 ? -1 : 1;
+    const int near = scale > 0 ? (int)std::ceil(std::fmin(std::fabs(top) / scale, 64.0f)) : 1;
+    const int from = std::max(1, wide ? std::min(near, MULTIPLIER_MAX) * 6 / 10 : near - 3);
+    const int to = std::min(MULTIPLIER_MAX, std::max(1, near + wide));
+    float least = std::numeric_limits<float>::infinity();
+    for (int m = std::min(from, to); m <= to; ++m)
+        for (int turned = 0; turned <= (int)wide; ++turned) {
+            const int signed_m = (turned ? -sign : sign) * m;
+            const float unit = signed_m * scale, lost = loss(group, GROUP, unit, unit != 0 ? 1 / unit : 0, -8, 7);
+            if (lost < least) least = lost, multiplier = (int8_t)signed_m;
+        }
+    if (!(least < std::numeric_limits<float>::infinity())) multiplier = 1;
+    return least;
+}
+
+void fit(const float* values, const std::vector<float>& tops, int64_t groups, float scale, bool wide, Four& out) {
+    out.scale = scale;
+    out.lost = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+        const float* group = values + g * GROUP;
+        out.lost += multiply_group(group, scale, tops[g], wide, out.multipliers[g]);
+        const float unit = out.multipliers[g] * scale;
+        round_all(group, GROUP, unit != 0 ? 1 / unit : 0, -8, 7, out.wholes.data() + g * GROUP);
+    }
+}
+
+// The scale that loses least once whole numbers and multipliers are chosen.
+float best_scale(const float* values, int64_t groups, const Four& four) {
+    double along = 0, square = 0;
+    for (int64_t i = 0; i < groups * GROUP; ++i) {
+        const float whole = (float)(four.wholes[i] * four.multipliers[i / GROUP]);
+        along += (double)values[i] * whole;
+        square += (double)whole * whole;
+    }
+    return square > 0 && along > 0 ? (float)(along / square) : four.scale;
+}
+
+// The best of several scales, then made better twice. Never loses more than NEAREST, which `best` is when it comes.
+void fit_best(const float* values, const std::vector<float>& tops, int64_t groups, Four& best) {
+    Four tried = best;
+    const float scale = best.scale;
+    for (const float share : {0.93f, 0.86f, 0.79f, 0.72f}) {
+        fit(values, tops, groups, scale * share, false, tried);
+        if (tried.lost < best.lost) best = tried;
+    }
+    for (int round = 0; round < 3; ++round) {
+        fit(values, tops, groups, best_scale(values, groups, best), true, tried);
+        if (!(tried.lost < best.lost)) break;
+        best = tried;
+    }
+}
+
+// Rows in parts, one thread each, where there is enough to do.
+template <class Work>
+void spread(int64_t rows, int64_t weights, Work work) {
+    constexpr int64_t least = 1 << 18;  // weights that are worth a thread
+    const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    const int64_t parts = std::max<int64_t>(1, std::min({weights / least, most, rows}));
+    std::vector<std::thread> others;
+    for (int64_t p = 1; p < parts; ++p) {
+        const int64_t from = rows * p / parts, to = rows * (p + 1) / parts;
+        try {
+            others.emplace_back(work, from, to);
+        } catch (const std::system_error&) {  // no thread is to be had
+            work(from, to);
+        }
+    }
+    work(0, rows / parts);
+    for (std::thread& other : others) other.join();
 }
 
 }  // namespace
@@ -95,6 +232,12 @@ uint8_t* Arena::take(int64_t bytes) {
     return at;
 }
 
+void Arena::expect() {
+#ifdef MADV_HUGEPAGE
+    for (const Chunk& chunk : chunks_) madvise(first(chunk.memory), chunk.used / LARGE * LARGE, MADV_HUGEPAGE);
+#endif
+}
+
 void Arena::settle() {
     constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1
     for (const Chunk& chunk : chunks_) madvise(first(chunk.memory), chunk.used / LARGE * LARGE, collapse);
@@ -104,90 +247,110 @@ Arena::~Arena() {
     for (const Chunk& chunk : chunks_) munmap(chunk.memory, chunk.size + LARGE + SLACK);
 }
 
-Packed::Packed(std::shared_ptr<Arena> arena, Kind kind, int64_t outputs, int64_t inputs)
+Packed::Packed(std::shared_ptr<Arena> arena, Kind kind, int64_t outputs, int64_t inputs, bool blank)
     : arena_(std::move(arena)), kind_(kind), outputs_(outputs), inputs_(inputs) {
     const int64_t padded = round_up(outputs, TILE);
     size_ = padded / TILE * tile_bytes(kind, inputs);
     data_ = arena_->take(size_);
-    if (kind == Kind::INT8) std::memset(data_, 128, size_);
-    if (kind == Kind::INT4)
+    if (blank && kind == Kind::INT8) std::memset(data_, 128, size_);
+    if (blank && kind == Kind::INT4)
         for (int64_t at = 0; at < size_; at += FOUR) std::memset(data_ + at, 0x88, 1024);
     if (kind == Kind::INT8 || kind == Kind::INT4) scale_.assign(padded, 0.0f);
 }
 
-uint8_t* Packed::place(int64_t row, int64_t input) const {
-    return data_ + row / TILE * tile_bytes(kind_, inputs_) + offset(kind_, row % TILE, input);
-}
+uint8_t* Packed::lane(int64_t row) const { return data_ + row / TILE * tile_bytes(kind_, inputs_); }
 
-void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to) {
-    if (kind_ == Kind::INT4) return fill_four(source, kind, rows, to);
-    if (kind_ != Kind::INT8 && kind_ != kind)
-        throw std::invalid_argument("float weights are packed as they are; give them in the precision of the matrix.");
-    for (int64_t r = 0; r < rows; ++r) {
-        const int64_t first = r * inputs_;
-        if (kind_ == Kind::F32) {
-            const float* from = (const float*)source + first;
-            for (int64_t i = 0; i < inputs_; ++i) std::memcpy(place(to[r], i), from + i, 4);
-        } else if (kind_ != Kind::INT8) {
-            const uint16_t* from = (const uint16_t*)source + first;
-            uint8_t* at = place(to[r], 0);
-            const int64_t each = kind_ == Kind::BF16 ? 2 : 1;  // inputs that lie together
-            for (int64_t i = 0; i < inputs_; i += each)
-                std::memcpy(at + i * TILE * 2, from + i, 2 * std::min(each, inputs_ - i));
-        } else {
-            float top = 0;
-            for (int64_t i = 0; i < inputs_; ++i) top = std::fmax(top, std::fabs(read(source, kind, first + i)));
-            const float inverse = top > 0 ? 127.0f / top : 0.0f;
-            scale_[to[r]] = top / 127.0f;
-            for (int64_t i = 0; i < inputs_; ++i)
-                *place(to[r], i) = (uint8_t)((int)std::nearbyint(read(source, kind, first + i) * inverse) + 128);
-        }
+void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to, Scales scales) {
+    if (kind_ != Kind::INT8 && kind_ != Kind::INT4) {
+        if (kind_ != kind)
+            throw std::invalid_argument("float weights are packed as they are; give them in the precision of the matrix.");
+        const int64_t stride = inputs_ * (kind == Kind::F32 ? 4 : 2);
+        return spread(rows, rows * inputs_, [&](int64_t from, int64_t end) {
+            for (int64_t r = from; r < end; ++r) put_floats(to[r], (const uint8_t*)source + r * stride);
+        });
     }
-}
-
-void Packed::fill_four(const void* source, Kind kind, int64_t rows, const int64_t* to) {
-    const int64_t groups = (inputs_ + GROUP - 1) / GROUP;
-    std::vector<float> values(groups * GROUP, 0.0f), tops(groups);
-    std::vector<int8_t> multipliers(groups), wholes(groups * GROUP);
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < inputs_; ++i) values[i] = read(source, kind, r * inputs_ + i);
-        float most = 0;
-        for (int64_t g = 0; g < groups; ++g) {  // the weight that is largest without its sign becomes -8
-            const float* group = values.data() + g * GROUP;
-            const float* top = std::max_element(group, group + GROUP, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
-            tops[g] = -*top / 8;
-            most = std::fmax(most, std::fabs(tops[g]));
-        }
-        const float scale = most / MULTIPLIER_MAX;
-        for (int64_t g = 0; g < groups; ++g) {
-            const float* group = values.data() + g * GROUP;
-            const int sign = tops[g] < 0 ? -1 : 1;
-            const int near = scale > 0 ? (int)std::ceil(std::fabs(tops[g]) / scale) : 1;
-            float least = std::numeric_limits<float>::infinity();
-            for (int m = std::max(1, near - 3); m <= std::min(MULTIPLIER_MAX, std::max(1, near)); ++m) {
-                const float off = distance(group, GROUP, sign * m * scale);
-                if (off < least) least = off, multipliers[g] = (int8_t)(sign * m);
+    const int64_t padded = round_up(inputs_, 64);
+    spread(rows, rows * inputs_, [&](int64_t from, int64_t end) {
+        std::vector<float> values(padded), tops(groups());
+        Four four(padded);
+        for (int64_t r = from; r < end; ++r) {
+            widen(source, kind, r * inputs_, inputs_, padded, values.data());
+            if (kind_ == Kind::INT8) {
+                const float top = top_of_eight(values.data(), padded, scales);
+                round_all(values.data(), padded, top > 0 ? EIGHT / top : 0.0f, -EIGHT, EIGHT, four.wholes.data());
+                put_eight(to[r], four.wholes.data(), top / EIGHT);
+                continue;
             }
-            if (!(least < std::numeric_limits<float>::infinity())) multipliers[g] = 1;
-            const float unit = multipliers[g] * scale, inverse = unit != 0 ? 1 / unit : 0;
-            for (int64_t i = 0; i < GROUP; ++i)
-                wholes[g * GROUP + i] = (int8_t)std::fmin(7.0f, std::fmax(-8.0f, std::nearbyint(group[i] * inverse)));
+            float most = 0;
+            for (int64_t g = 0; g < groups(); ++g) {  // the weight that is largest without its sign becomes -8
+                const float* group = values.data() + g * GROUP;
+                const float* top = std::max_element(group, group + GROUP, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+                tops[g] = -*top / 8;
+                most = std::fmax(most, std::fabs(tops[g]));
+            }
+            fit(values.data(), tops, groups(), most / MULTIPLIER_MAX, false, four);
+            if (scales == Scales::LEAST_SQUARES) fit_best(values.data(), tops, groups(), four);
+            put_four(to[r], four.wholes.data(), four.multipliers.data(), four.scale);
         }
-        put(to[r], wholes.data(), multipliers.data(), scale);
+    });
+}
+
+void Packed::codes(const int8_t* wholes, const int8_t* multipliers, const float* scales, int64_t rows, const int64_t* to) {
+    if (kind_ != Kind::INT8 && kind_ != Kind::INT4)
+        throw std::invalid_argument("whole numbers belong into a matrix of INT8 or INT4.");
+    std::vector<int8_t> row(round_up(inputs_, 64));
+    for (int64_t r = 0; r < rows; ++r) {
+        std::memcpy(row.data(), wholes + r * inputs_, inputs_);
+        if (kind_ == Kind::INT8) put_eight(to[r], row.data(), scales[r]);
+        else put_four(to[r], row.data(), multipliers + r * groups(), scales[r]);
     }
 }
 
-void Packed::put(int64_t row, const int8_t* wholes, const int8_t* multipliers, float scale) {
-    uint8_t* tile = data_ + row / TILE * tile_bytes(kind_, inputs_);
-    for (int64_t i = 0; i < inputs_; ++i) {
-        const Nibble n(row % TILE, i);
-        uint8_t& byte = tile[n.byte];
-        const int m = multipliers[i / GROUP];  // -w x -m is kept where m is below zero
-        const uint8_t bits = (uint8_t)(m < 0 ? 7 - wholes[i] : wholes[i] + 8);
-        byte = n.upper ? (byte & 0x0f) | (uint8_t)(bits << 4) : (byte & 0xf0) | bits;
-        tile[n.multiplier] = (uint8_t)(m < 0 ? FLIPPED - m : m);
+void Packed::put_floats(int64_t row, const void* source) {
+    uint8_t* at = lane(row) + offset(kind_, row % TILE, 0);
+    if (kind_ == Kind::F32) {
+        const float* from = (const float*)source;
+        for (int64_t i = 0; i < inputs_; ++i) std::memcpy(at + i * TILE * 4, from + i, 4);
+        return;
+    }
+    const uint16_t* from = (const uint16_t*)source;
+    const int64_t each = kind_ == Kind::BF16 ? 2 : 1, pairs = inputs_ / each * each;  // inputs that lie together
+    for (int64_t i = 0; i < pairs; i += each) std::memcpy(at + i * TILE * 2, from + i, 2 * each);
+    if (pairs < inputs_) std::memcpy(at + pairs * TILE * 2, from + pairs, 2);
+}
+
+void Packed::put_eight(int64_t row, const int8_t* wholes, float scale) {
+    uint8_t* at = lane(row) + offset(kind_, row % TILE, 0);
+    for (int64_t i = 0; i < inputs_; i += 4) {
+        uint32_t four;
+        std::memcpy(&four, wholes + i, 4);
+        four ^= 0x80808080u;  // + 128
+        std::memcpy(at + i / 4 * TILE * 4, &four, 4);
     }
     scale_[row] = scale;
+}
+
+void Packed::put_four(int64_t row, const int8_t* wholes, const int8_t* multipliers, float scale) {
+    for (int64_t i = 0; i < inputs_; i += 64) {
+        uint8_t* step = lane(row) + Nibble(row % TILE, i).byte;
+        const bool second = i / GROUP + 1 < groups();
+        const bool low = multipliers[i / GROUP] < 0, high = second && multipliers[i / GROUP + 1] < 0;
+        for (int64_t quad = 0; quad < 8; ++quad)  // -w x -m is kept where m is below zero
+            for (int64_t j = quad * 4; j < quad * 4 + 4; ++j) {
+                const int a = wholes[i + j], b = wholes[i + j + 32];
+                step[quad * 128 + j % 4] = (uint8_t)((low ? 7 - a : a + 8) | (high ? 7 - b : b + 8) << 4);
+            }
+    }
+    for (int64_t g = 0; g < groups(); ++g) {
+        const int m = multipliers[g];
+        lane(row)[Nibble(row % TILE, g * GROUP).multiplier] = (uint8_t)(m < 0 ? FLIPPED - m : m);
+    }
+    scale_[row] = scale;
+}
+
+std::vector<std::pair<uintptr_t, int64_t>> Packed::spans(bool biased) {
+    if (biased) bias_.resize(round_up(outputs_, TILE), 0.0f);
+    return {{(uintptr_t)data_, size_}, {(uintptr_t)scale_.data(), (int64_t)scale_.size() * 4}, {(uintptr_t)bias_.data(), (int64_t)bias_.size() * 4}};
 }
 
 void Packed::bias(const float* values, int64_t rows, const int64_t* to) {
