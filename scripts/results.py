@@ -117,6 +117,35 @@ def roofline_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def quality_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per precision."""
+    return [
+        (
+            Path(c["name"]).name,
+            f"{c['mib']:.1f}",
+            f"{c['perplexity']:.2f}",
+            f"{c['kl']:.2g} ± {c['kl_error']:.1g}",
+            f"{c['same_token']:.1%}",
+        )
+        for c in report["cases"]
+    ]
+
+
+def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
+    """One row per engine and precision; forerun's with its speed over the best peer's."""
+    for case in report["cases"]:
+        over = {(r["forerun"], r["task"]): r["ratio"]["median"] for r in case["ratios"]}
+        for name, entrant in case["entrants"].items():
+            found = [entrant["tasks"].get(task) for task in CONTEST_TASKS]
+            ratios = [over.get((name, task)) for task in CONTEST_TASKS]
+            shown = " / ".join("–" if r is None else f"{r:.2f}" for r in ratios) if any(ratios) else ""
+            cells = ("–" if f is None else f"{f['median']:.{2 if f['unit'] == 'ms' else 0}f}" for f in found)
+            yield (case["shape"], name, entrant["dtype"], *cells, shown)
+
+
+CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
+CONTEST = ("shape", "engine", "bits", "decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
+QUALITY = ("weights", "MiB", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TABLES = {
     "roofline": (ROOFLINE, roofline_rows),
@@ -124,6 +153,8 @@ TABLES = {
     "overhead": (("loop", "sampling", "requests", "median µs", "p90 µs", "goal µs"), overhead_rows),
     "compare-transformers": (("engine", "tokens/s", "over transformers", "equal to transformers' greedy"), peer_rows),
     "memory": (("what", "MiB"), memory_rows),
+    "quality": (QUALITY, quality_rows),
+    "peers": ((*CONTEST, "forerun over the best peer, each"), lambda report: list(contest_rows(report))),
 }
 
 
