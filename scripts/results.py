@@ -140,11 +140,13 @@ def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
             ratios = [over.get((name, task)) for task in CONTEST_TASKS]
             shown = " / ".join("–" if r is None else f"{r:.2f}" for r in ratios) if any(ratios) else ""
             cells = ("–" if f is None else f"{f['median']:.{2 if f['unit'] == 'ms' else 0}f}" for f in found)
-            yield (case["shape"], name, entrant["dtype"], *cells, shown)
+            memory = spread(case["bandwidth_gbs"], 0) if case["bandwidth_gbs"] else "–"
+            yield (case["shape"], memory, name, entrant["dtype"], *cells, shown)
 
 
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
-CONTEST = ("shape", "engine", "bits", "decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
+CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
+CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
 QUALITY = ("weights", "MiB", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TABLES = {

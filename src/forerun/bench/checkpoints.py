@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from forerun.bench.roofline import SHAPES
+from forerun.bench.roofline import dimensions
 from forerun.models.assemble import specs
 from forerun.models.families.llama import adapt
 from forerun.models.recipe import Settings
@@ -101,18 +101,10 @@ def _disagree(embedding: torch.Tensor, agreement: float, *, tied: bool) -> None:
 
 def settings(shape: str) -> dict[str, Any]:
     """config.json of a shape."""
-    hidden, layers, heads, kv_heads, ffn, vocab, tied = SHAPES[shape]
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": ffn,
-        "head_dim": hidden // heads,
-        "tie_word_embeddings": tied,
+        **dimensions(shape),
         "max_position_embeddings": _CONTEXT,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,

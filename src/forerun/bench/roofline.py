@@ -99,20 +99,24 @@ def run(order: Order) -> dict[str, Any]:
     }
 
 
-def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
-    """A decoder of this shape."""
+def dimensions(shape: str) -> dict[str, Any]:
+    """What config.json says of a shape's sizes."""
     hidden, layers, heads, kv_heads, ffn, vocab, tied = SHAPES[shape]
-    values = {
+    return {
         "vocab_size": vocab,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "intermediate_size": ffn,
-        "head_dim": 64,
+        "head_dim": hidden // heads,
         "tie_word_embeddings": tied,
     }
-    recipe = adapt(Settings(values, shape))
+
+
+def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
+    """A decoder of this shape."""
+    recipe = adapt(Settings(dimensions(shape), shape))
     info = info_of(recipe.config, shape, torch.float32 if dtype == "exact" else torch.bfloat16, torch.device("cpu"))
     return assemble_native(recipe, Noise(recipe), info, threads, LOADED[dtype])
 
