@@ -163,9 +163,9 @@ struct Session {
         room(ws.b, rows * widest + 64);
         if (decoder->half) room(ws.halves, (rows * net.parts + 32) * widest + 64);  // products read whole blocks of rows
         if (decoder->whole) {
-            room(ws.quantized, (rows + 32) * widest + 64);
+            room(ws.quantized, (rows * net.fine + 32) * widest + 64);  // products read whole blocks of rows
             room(ws.scales, rows);
-            room(ws.sums, rows);
+            room(ws.sums, rows * net.fine);
             room(ws.groups, rows * widest / GROUP);
         }
         room(ws.turns, rows * turns);
@@ -319,6 +319,7 @@ NB_MODULE(_native, m) {
             d.net.layers.push_back(layer);
             d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
         })
+        .def_prop_rw("fine", [](const Decoder& d) { return d.net.fine; }, [](Decoder& d, int fine) { d.net.fine = fine; })
         .def_prop_ro("kind", [](const Decoder& d) { return (int)d.kind; })
         .def_ro("numel", &Decoder::numel)
         .def_prop_ro("widths", [](const Decoder& d) {

@@ -78,6 +78,7 @@ struct Net {
     float eps = 1e-6f;
     // bfloat16 numbers whose sum stands for an activation where the weights are BF16: 1 rounds, 3 hold all its bits.
     int parts = 3;
+    int fine = 2;  // whole numbers that stand for an activation where the weights are INT8: 8 bits or 16
     bool layer_norm = false, parallel = false, gated = true;
     Activation activation = Activation::SILU;
     float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;

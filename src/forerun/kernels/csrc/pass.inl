@@ -239,14 +239,18 @@ private:
     template <typename Fill> Activations prepare(const Matrix& m, int64_t count, int64_t width, Fill&& fill) {
         mine(count, [&](int64_t r) {
             fill(r, b(r));
-            int8_t* whole = ws.quantized.data() + r * size.widest;
-            if (is_whole(m)) quantize(b(r), width, whole, ws.scales[r], ws.sums[r]);
+            const int parts = parts_of(m);
+            int8_t* whole = ws.quantized.data() + r * parts * size.widest;
+            if (is_whole(m)) quantize(b(r), width, parts, whole, size.widest, ws.scales[r], ws.sums.data() + r * parts);
             else if (is_changed(m, net)) halve(r, width);
             if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (size.widest / GROUP));
         });
         team.meet();
-        return activations();
+        return activations(m);
     }
+
+    // Rows that stand for one in products of this matrix.
+    int parts_of(const Matrix& m) const { return m.kind == Kind::INT8 ? net.fine : m.kind == Kind::BF16 ? net.parts : 1; }
 
     void halve(int64_t r, int64_t width) {
         uint16_t* out = ws.halves.data() + r * net.parts * size.widest;
@@ -254,8 +258,8 @@ private:
         if (!TILES) for (int64_t i = 0; i < width; i += 16) store(b(r) + i, load(out + i));
     }
 
-    Activations activations() const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), net.parts, size.widest};
+    Activations activations(const Matrix& m) const {
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m), size.widest};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {
@@ -282,7 +286,7 @@ private:
         look(layer, strip);
         team.meet();
         if (is_changed(layer.o, net)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
-        add(layer.o, activations(), layer.attention_post);
+        add(layer.o, activations(layer.o), layer.attention_post);
     }
 
     // Queries in place, keys and values to the cache.
