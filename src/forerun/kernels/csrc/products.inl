@@ -36,14 +36,14 @@ INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row
 template <int R, int P>
 INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row,
                        vf (&out)[R][2]) {
-    const int8_t* x = in.whole + row * P * in.width;
+    const int8_t* x = in.whole + row * P * in.stride;
     const int64_t steps = (m.inputs + 3) / 4;
     vi sums[R * P][2];
     unroll<R * P>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
     for (int64_t i = 0; i < steps; ++i, tile += 128) {
         if constexpr (R == 1) {
-            __builtin_prefetch(tile + NEAR, 0, 3);
-            __builtin_prefetch(tile + NEAR + 64, 0, 3);
+            __builtin_prefetch(tile + LEAD, 0, 3);
+            __builtin_prefetch(tile + LEAD + 64, 0, 3);
         } else {
             __builtin_prefetch(tile + LEAD, 0, 2);
             __builtin_prefetch(tile + LEAD + 64, 0, 2);
@@ -51,14 +51,14 @@ INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Ac
 #if defined(__AVX512VNNI__)
         const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
         unroll<R * P>([&](auto r) {
-            int32_t four; std::memcpy(&four, x + r.value * in.width + 4 * i, 4);
+            int32_t four; std::memcpy(&four, x + r.value * in.stride + 4 * i, 4);
             const __m512i b = _mm512_set1_epi32(four);
             sums[r.value][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][0], low, b);
             sums[r.value][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][1], high, b);
         });
 #else
         unroll<R * P>([&](auto r) {
-            const int8_t* four = x + r.value * in.width + 4 * i;
+            const int8_t* four = x + r.value * in.stride + 4 * i;
             for (int half = 0; half < 2; ++half)
                 for (int j = 0; j < 16; ++j) {
                     const uint8_t* w = tile + 64 * half + 4 * j;
@@ -195,8 +195,8 @@ void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
 // Sums of R rows and a tile of INT4 from the nibbles as they are, for few rows; the same whole numbers.
 template <int R>
 INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row, vf (&out)[R][2]) {
-    const int8_t* x = in.whole + row * in.width;
-    const int32_t* groups = in.groups + row * (in.width / GROUP);
+    const int8_t* x = in.whole + row * in.stride;
+    const int32_t* groups = in.groups + row * (in.stride / GROUP);
     const __m512i nibble = _mm512_set1_epi8(0x0f);
     vi totals[R][2];
     unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
@@ -206,7 +206,7 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
         unroll<R>([&](auto r) {
             unroll<2>([&](auto g) {
                 sums[r.value][g.value][0] = sums[r.value][g.value][1] =
-                    splat_whole(-8 * groups[r.value * (in.width / GROUP) + g.value]);  // nibbles are kept as w + 8
+                    splat_whole(-8 * groups[r.value * (in.stride / GROUP) + g.value]);  // nibbles are kept as w + 8
             });
         });
         unroll<8>([&](auto q) {
@@ -218,7 +218,7 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
             });
             unroll<R>([&](auto r) {
                 unroll<2>([&](auto g) {
-                    int32_t four; std::memcpy(&four, x + r.value * in.width + 32 * g.value + 4 * q.value, 4);
+                    int32_t four; std::memcpy(&four, x + r.value * in.stride + 32 * g.value + 4 * q.value, 4);
                     const __m512i b = _mm512_set1_epi32(four);
                     unroll<2>([&](auto half) {
                         vi& sum = sums[r.value][g.value][half.value];
@@ -235,7 +235,7 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
                 const vi by = (vi)m & 15;
                 unroll<R>([&](auto r) {
                     const __m512i sum = (__m512i)sums[r.value][g.value][half.value];
-                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.width / GROUP) + g.value]);
+                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.stride / GROUP) + g.value]);
                     totals[r.value][half.value] += (vi)_mm512_mask_add_epi32(sum, flipped, sum, more) * by;
                 });
             });
@@ -282,8 +282,8 @@ void configure(int64_t first, int64_t second) {
     _tile_loadconfig(&config);
 }
 
-// Sums of a tile and up to 32 rows that lie `width` bytes apart.
-template <Kind K, bool Two>
+// Sums of a tile and up to 32 rows that lie `width` bytes apart. `Far`: the tile is still in memory.
+template <Kind K, bool Two, bool Far>
 INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
     int32_t* out = (int32_t*)sums;
     alignas(64) uint8_t wide[2][64 * TILE];  // of INT4, one step ahead
@@ -297,7 +297,7 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
         if constexpr (K == Kind::INT4) {
             at = wide[i & 1];
             expand_step(w + (i + 1) * FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
-        } else {
+        } else if constexpr (Far) {
             unroll<32>([&](auto line) {  // loads of tiles wait for what is not in the first cache
                 __builtin_prefetch(at + LEAD + 64 * line.value, 0, 2);
                 __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3);
@@ -340,7 +340,7 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
     constexpr int64_t most = 32 / P * P;
     const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE), count = rows * P;
     const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
-    const int64_t width = whole ? in.width : 2 * in.width;
+    const int64_t width = whole ? in.stride : 2 * in.stride;
     // Many rows: a block of them stays near while some tiles pass it, and these tiles while all blocks do.
     const int64_t band = count > most ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
     if (count > most) configure(16, 16);
@@ -350,8 +350,9 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
         for (int64_t first = 0; first < count; first += most)
             for (int64_t t = begin; t < std::min(begin + band, tiles.end); ++t) {
                 const uint8_t *w = m.data + t * bytes, *x = from + first * width;
-                if (std::min(most, count - first) > 16) tile_sums<K, true>(w, x, width, steps, sums);
-                else tile_sums<K, false>(w, x, width, steps, sums);
+                const bool two = std::min(most, count - first) > 16;
+                if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums);
+                else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums);
                 const int64_t end = std::min(rows, (first + most) / P);
                 for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
                     vf out[2];
@@ -485,4 +486,4 @@ void split(const float* x, int64_t width, int parts, uint16_t* out, int64_t stri
 }
 
 // What a matrix does not multiply as it is.
-bool is_changed(const Matrix& m, const Net& net) { return is_whole(m) || (m.kind == Kind::BF16 && (TILES || net.parts == 1)); }
+bool is_changed(const Matrix& m, const Net& net) { return is_whole(m) || (m.kind == Kind::BF16 && (TILES || !net.exact)); }
