@@ -123,7 +123,7 @@ struct Plan {
     int64_t num_wanted = 0;
     float* logits = nullptr;  // [num_wanted, vocab]
     int64_t* best = nullptr;  // [num_wanted]
-    float* peaks = nullptr;   // [num_wanted, 2]: logit of the best token, and the sum of e^(logit - that)
+    float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that)
     std::vector<int> layers;
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };

@@ -213,8 +213,8 @@ private:
         float rest = sum(mass);
         for (int64_t j = whole; j < net.vocab; ++j) rest += std::exp(row[j] - top);
         plan.best[i] = best;
-        plan.peaks[2 * i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
-        plan.peaks[2 * i + 1] = rest;
+        plan.peak[i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
+        plan.mass[i] = rest;
     }
 
     template <typename F> void mine(int64_t total, F&& f) {
