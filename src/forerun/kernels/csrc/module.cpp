@@ -152,8 +152,6 @@ struct Session {
         const Net& net = decoder->net;
         const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
         const int64_t widest = round_up(std::max({hidden, q + 2 * kv, q, net.ffn}), 64);
-        int64_t turns = 0;
-        for (const Rope& rope : net.ropes) turns += 2 * (int64_t)rope.frequencies.size();
         const int64_t rows = std::max(plan.rows, plan.num_wanted);
         auto room = [](auto& v, int64_t n) { if ((int64_t)v.size() < n) v.resize(n); };
         room(ws.x, rows * hidden);
@@ -168,7 +166,7 @@ struct Session {
             room(ws.sums, parts);
             room(ws.groups, rows * widest / GROUP);
         }
-        room(ws.turns, rows * turns);
+        room(ws.turns, rows * (int64_t)net.ropes.size() * 2 * round_up(net.dim, 16));
         room(ws.entry, rows);
         room(ws.scores, team->size());
         room(ws.wide, team->size());

@@ -93,38 +93,45 @@ void embed(const Net& net, int64_t token, int64_t position, float* out) {
     for (int64_t i = n; i < padded; ++i) out[i] = 0;
 }
 
-// cos and sin per pair of every row: [rows, pairs, 2].
-void turn(const Rope& rope, int64_t position, float* out) {
+// What a head is multiplied by at a position: cosines, then signed sines, of `room` numbers each; 1 and 0 where nothing turns.
+void turn(const Rope& rope, int64_t position, int64_t room, float* out) {
     const auto& frequencies = !rope.beyond.empty() && position >= rope.border ? rope.beyond : rope.frequencies;
+    std::fill(out, out + room, 1.0f);
+    std::fill(out + room, out + 2 * room, 0.0f);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         const double angle = (float)position * frequencies[i];
-        out[2 * i] = (float)std::cos(angle) * rope.scale;
-        out[2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[2 * i] = out[2 * i + 1] = (float)std::cos(angle) * rope.scale;
+        out[room + 2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[room + 2 * i] = -out[room + 2 * i + 1];
     }
 }
 
-// One head, normed and turned: pairs lie side by side.
+// One head, normed and turned: pairs lie side by side. Writes whole vectors.
 void shape_head(const Net& net, const Layer& layer, const float* in, int64_t head, const float* turns, float scale,
                 float* out) {
-    const int64_t dim = net.dim;
-    int64_t i = 0;
-    float inverse = 1;
+    const int64_t dim = net.dim, room = round_up(dim, 16);
     const float* gain = layer.qk_gain ? layer.qk_gain + head * dim : nullptr;
+    auto some = [&](const float* from, int64_t i) {  // what lies behind a head is not its own
+        if (i + 16 <= dim) return load(from + i);
+        float last[16] = {};
+        std::copy(from + i, from + dim, last);
+        return load(last);
+    };
+    float inverse = 1;
     if (gain) {
-        float squares = 0;
-        for (int64_t j = 0; j < dim; ++j) squares += in[j] * in[j];
-        inverse = 1.0f / std::sqrt(squares / dim + net.eps);
+        vf squares = zero();
+        for (int64_t i = 0; i < dim; i += 16) squares = fma(some(in, i), some(in, i), squares);
+        inverse = 1.0f / std::sqrt(sum(squares) / dim + net.eps);
     }
-    auto value = [&](int64_t j) { return gain ? in[j] * inverse * gain[j] : in[j]; };
-    if (turns) {
-        const int64_t pairs = (int64_t)net.ropes[layer.rope].frequencies.size();
-        for (int64_t p = 0; p < pairs; ++p, i += 2) {
-            const float a = value(i), b = value(i + 1), c = turns[2 * p], s = turns[2 * p + 1];
-            out[i] = (a * c - b * s) * scale;
-            out[i + 1] = (a * s + b * c) * scale;
+    for (int64_t i = 0; i < dim; i += 16) {
+        vf v = some(in, i);
+        if (gain) v *= inverse * some(gain, i);
+        if (turns) {
+            const vf swapped = __builtin_shuffle(v, vi{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+            v = v * load(turns + i) + swapped * load(turns + room + i);
         }
+        store(out + i, v * scale);
     }
-    for (; i < dim; ++i) out[i] = value(i) * scale;
 }
 
 #include "attention.inl"
@@ -132,7 +139,7 @@ void shape_head(const Net& net, const Layer& layer, const float* in, int64_t hea
 // ---- the pass ------------------------------------------------------------------------------------------------------
 
 struct Sizes {
-    int64_t hidden, q, kv, qkv, out, ffn, widest;
+    int64_t hidden, q, kv, qkv, out, ffn, widest, turn;
     explicit Sizes(const Net& net) {
         hidden = round_up(net.hidden, TILE);
         q = net.heads * net.dim;
@@ -141,6 +148,7 @@ struct Sizes {
         out = round_up(q, TILE);
         ffn = round_up(net.ffn, TILE);
         widest = round_up(std::max({hidden, qkv, out, ffn}), 64);
+        turn = round_up(net.dim, 16);
     }
 };
 
@@ -152,8 +160,7 @@ public:
     void run() {
         mine(rows, [&](int64_t r) {
             embed(net, plan.tokens[r], plan.positions[r], x(r));
-            for (size_t i = 0, at = 0; i < net.ropes.size(); at += 2 * net.ropes[i++].frequencies.size())
-                turn(net.ropes[i], plan.positions[r], ws.turns.data() + r * turns_width() + at);
+            for (int i = 0; i < (int)net.ropes.size(); ++i) turn(net.ropes[i], plan.positions[r], size.turn, turns(i, r));
         });
         for (size_t i = 0; i < plan.layers.size(); ++i) {
             run_layer(net.layers[plan.layers[i]], strips[plan.layers[i]]);
@@ -178,16 +185,8 @@ private:
     float* x(int64_t r) { return ws.x.data() + r * size.hidden; }
     float* a(int64_t r) { return ws.a.data() + r * size.widest; }
     float* b(int64_t r) { return ws.b.data() + r * size.widest; }
-    int64_t turns_width() const {
-        int64_t total = 0;
-        for (const auto& rope : net.ropes) total += 2 * (int64_t)rope.frequencies.size();
-        return total;
-    }
-    const float* turns(const Layer& layer, int64_t r) const {
-        if (layer.rope < 0) return nullptr;
-        int64_t at = 0;
-        for (int i = 0; i < layer.rope; ++i) at += 2 * (int64_t)net.ropes[i].frequencies.size();
-        return ws.turns.data() + r * turns_width() + at;
+    float* turns(int rope, int64_t r) {
+        return rope < 0 ? nullptr : ws.turns.data() + (r * (int64_t)net.ropes.size() + rope) * 2 * size.turn;
     }
 
     // The first most likely token of a row, its logit (NaN where the row has one) and the sum of e^(logit - peak).
@@ -296,7 +295,7 @@ private:
             float turned[HEAD_MAX];
             const float* from = a(r) + head * dim;
             if (kv < net.kv_heads) {
-                shape_head(net, layer, from, head, turns(layer, r), kv < 0 ? net.attention_scale : 1, turned);
+                shape_head(net, layer, from, head, turns(layer.rope, r), kv < 0 ? net.attention_scale : 1, turned);
                 from = turned;
             }
             if (kv < 0) std::copy_n(turned, dim, a(r) + head * dim);
