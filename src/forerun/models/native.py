@@ -43,8 +43,11 @@ def threads_for(weight_bytes: int) -> int:
     A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
     others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
     """
-    if weight_bytes < SHARED_FROM:
-        return 1
+    return 1 if weight_bytes < SHARED_FROM else cores()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
