@@ -79,7 +79,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
 def load_target(config: Config) -> Model:
     """The target, and the number of threads that torch's part of its passes uses."""
-    model = load_model(config.model, config.dtype, device_of(config), config.threads)
+    model = load_model(config.model, config.dtype, device_of(config), config.threads, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
 

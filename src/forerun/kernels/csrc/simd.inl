@@ -16,6 +16,15 @@ INLINE vf load(const uint16_t* p) {
     for (int i = 0; i < 16; ++i) v[i] = bits[i];
     return (vf)(v << 16);
 }
+INLINE vf load(const int8_t* p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#else
+    vf v;
+    for (int i = 0; i < 16; ++i) v[i] = p[i];
+    return v;
+#endif
+}
 INLINE void store(uint16_t* p, vf v) {
     const vi bits = narrow(v);
     uint16_t low[16];
@@ -24,6 +33,7 @@ INLINE void store(uint16_t* p, vf v) {
 }
 INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
+INLINE float widen_value(int8_t v) { return v; }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 INLINE vf splat(float f) { return vf{} + f; }
 INLINE vi splat_whole(int32_t n) { return vi{} + n; }
