@@ -22,6 +22,7 @@ from forerun.types import Work
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
 DTYPES = ("auto", "bf16", "int8", "int4")
+KINDS = (*((dtype, "auto") for dtype in DTYPES), ("auto", "int8"), ("int8", "int8"), ("auto", "bf16"), ("int8", "fp32"))
 SHAPES = {
     "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},
@@ -49,12 +50,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(folders):
-    """One thread and two, float weights and whole ones, of every family."""
-    kinds = {(threads, dtype): (dtype, threads) for threads in (1, 2) for dtype in DTYPES}
+    """One thread and two, float weights and whole ones, float caches and whole ones, of every family."""
     return {
-        (family, *key): load_model(folder, dtype, "cpu", threads)
+        (family, threads, dtype, kv): load_model(folder, dtype, "cpu", threads, kv)
         for family, folder in folders.items()
-        for key, (dtype, threads) in kinds.items()
+        for threads in (1, 2)
+        for dtype, kv in KINDS
     }
 
 
@@ -78,13 +79,13 @@ def feed(runner, tokens, cuts=()):
 tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
-def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, dtype):
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), kind=st.sampled_from(KINDS))
+def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, kind):
     tokens = data.draw(tokens_of)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=4))) if len(tokens) > 1 else []
-    _, whole = feed(opened(models[family, 1, dtype]), tokens)
+    _, whole = feed(opened(models[family, 1, *kind]), tokens)
     cache = data.draw(st.sampled_from([ContiguousCache, PagedCache]))
-    _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), dtype], cache), tokens, cuts)
+    _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), *kind], cache), tokens, cuts)
     assert torch.equal(whole, parts)
 
 
@@ -102,13 +103,13 @@ def path_to(parents, node):
     return found[::-1]
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
-def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, dtype):
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), kind=st.sampled_from(KINDS))
+def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, kind):
     prompt = data.draw(tokens_of)
     parents = grow_tree(data, data.draw(st.integers(1, 20)))
     nodes = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(parents), max_size=len(parents)))
     neighbour = data.draw(tokens_of)
-    model = models[family, data.draw(st.sampled_from([1, 2])), dtype]
+    model = models[family, data.draw(st.sampled_from([1, 2])), *kind]
     runner = opened(model, data.draw(st.sampled_from([ContiguousCache, PagedCache])))
     slot, _ = feed(runner, prompt)
     other, _ = feed(runner, neighbour)
@@ -118,7 +119,7 @@ def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, 
     _, out = runner.run([Work(other, (1,), logits=(0,)), tree])
     node = data.draw(st.integers(0, len(nodes) - 1))
     path = path_to(parents, node)
-    _, alone = feed(opened(models[family, 1, dtype]), [*prompt, *(nodes[i] for i in path)])
+    _, alone = feed(opened(models[family, 1, *kind]), [*prompt, *(nodes[i] for i in path)])
     assert torch.equal(out.logits[node], alone[-1])
 
 
@@ -129,16 +130,16 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
     if isa not in module.isas():
         pytest.skip(f"this processor has no {isa}")
     tokens = list(range(30))
-    for dtype in DTYPES:
-        _, best = feed(opened(models[family, 1, dtype]), tokens)
+    for dtype, kv in KINDS:
+        _, best = feed(opened(models[family, 1, dtype, kv]), tokens)
         facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Arena", "Packed", "Decoder", "Team", "Session")})
         facade.isas = lambda: [isa]
         monkeypatch.setattr(native, "load", lambda facade=facade: facade)
-        other = load_model(folders[family], dtype)
+        other = load_model(folders[family], dtype, kv_dtype=kv)
         monkeypatch.undo()
         _, here = feed(opened(other), tokens)
         # where attention multiplies bfloat16, every instruction set rounds its sums in its own way
-        assert (here - best).norm() < (1e-5 if dtype == "auto" else 0.03) * best.norm()
+        assert (here - best).norm() < (1e-5 if (dtype, kv) == ("auto", "auto") else 0.03) * best.norm()
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
@@ -170,8 +171,8 @@ def test_float_weights_are_kept_to_the_bit(kind, dtype):
 
 def test_int8_stays_near_the_float_model(models):
     for family in SHAPES:
-        _, exact = feed(opened(models[family, 1, "auto"]), list(range(40)))
-        _, near = feed(opened(models[family, 1, "int8"]), list(range(40)))
+        _, exact = feed(opened(models[family, 1, "auto", "auto"]), list(range(40)))
+        _, near = feed(opened(models[family, 1, "int8", "auto"]), list(range(40)))
         p = exact.softmax(-1)
         divergence = (p * (exact.log_softmax(-1) - near.log_softmax(-1))).sum(-1).mean()
         assert 0 < divergence < 0.02
@@ -200,7 +201,7 @@ def test_small_models_run_on_one_thread():
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_a_pass_says_what_stands_out_in_its_logits(models, family):
-    model = models[family, 2, "auto"]
+    model = models[family, 2, "auto", "auto"]
     runner = opened(model)
     slot, _ = runner.cache.open(())
     runner.cache.reserve(slot, 20)
@@ -241,7 +242,7 @@ def test_of_several_best_tokens_the_first_is_reported(tmp_path):
 
 @pytest.mark.parametrize("token", [-1, VOCAB, 2**40])
 def test_a_token_that_does_not_exist_is_refused(models, token):
-    runner = opened(models["llama", 1, "auto"])
+    runner = opened(models["llama", 1, "auto", "auto"])
     slot, _ = runner.cache.open(())
     runner.cache.reserve(slot, 2)
     with pytest.raises(IndexError, match=rf"row 1 of a pass has token {token} at position 1"):
@@ -249,7 +250,7 @@ def test_a_token_that_does_not_exist_is_refused(models, token):
 
 
 def test_a_forked_process_is_told_to_load_its_own_model(models):
-    model = models["llama", 2, "auto"]
+    model = models["llama", 2, "auto", "auto"]
     child = os.fork()
     if not child:
         try:
