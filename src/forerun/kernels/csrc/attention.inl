@@ -199,8 +199,8 @@ void see(const Segment& s, int64_t row, int64_t position, int64_t window, Sight&
     out.begin = std::min(out.begin, s.past);
 }
 
-// Scores -> weights e^(score - most), hidden entries exactly 0, over [from, to) which covers what the row sees.
-void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
+// Caps scores over [from, to), which covers what the row sees, gives hidden entries minus infinity and returns the largest.
+float hide_scores(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
     const float nothing = -std::numeric_limits<float>::infinity();
     const int64_t end = from + round_up(to - from, 16);
     if (cap > 0)
@@ -213,8 +213,13 @@ void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float ca
             if (!sight.mask[j - sight.past]) scores[j] = nothing;
     vf most = splat(nothing);
     for (int64_t j = from; j < end; j += 16) most = larger(most, load(scores + j));
-    const float top = largest(most);
-    for (int64_t j = from; j < end; j += 16) store(scores + j, exponential(load(scores + j) - top));
+    return largest(most);
+}
+
+// Scores -> weights e^(score - most), hidden entries exactly 0.
+void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
+    const float top = hide_scores(scores, from, to, sight, cap);
+    for (int64_t j = from; j < to; j += 16) store(scores + j, exponential(load(scores + j) - top));
 }
 
 constexpr int64_t SCORES = 1 << 17;  // that rows sharing the turned keys may have together: half a MiB

@@ -3,48 +3,51 @@
 // Queries and weights are whole numbers of sixteen bits here, two bytes each that stand beside each other in a tile, so
 // that all sums are exact: their order, and entries that weigh nothing, leave no trace in a row's bits.
 
+constexpr int64_t WHOLE_QUERIES = 24;  // that look at the same keys, eight at a time, while these are near
+
 #if defined(__AMX_INT8__)
 
 constexpr int64_t BLOCK = 64, EIGHT = 8;  // keys and queries
-constexpr int64_t BLOCKS_AHEAD = 2;       // whose keys or values are asked for in advance
-constexpr int64_t SAFE = 512;             // blocks whose sums fit into 32 bits: 512 * 64 * 255 * 127
+constexpr size_t BLOCKS_AHEAD = 2;        // whose keys or values are asked for in advance
+constexpr size_t SAFE = 512;              // blocks whose sums fit into 32 bits: 512 * 64 * 255 * 127
 constexpr float QUERY_MAX = 127 * 256, WEIGHT_MAX = 65535, TOTAL_ONE = 1 << 30;
 
 struct Block {
-    const int8_t* rows;
-    int64_t stride;
     const int64_t* entries;
-    int64_t count;  // real ones
-    bool together;  // a whole block of rows that follow each other
+    int64_t count;  // real ones; the rest repeat the last and are hidden
+    bool together;  // a whole block, of rows that follow each other
+    int64_t entry(int64_t i) const { return entries[std::min(i, count - 1)]; }
 };
 
-Block block_at(const int64_t* entries, int64_t at, int64_t to) {
-    Block b{nullptr, 0, entries + at, std::min(BLOCK, to - at), to - at >= BLOCK};
-    for (int64_t i = 1; i < b.count; ++i) b.together &= b.entries[i] == b.entries[0] + i;
-    return b;
-}
-
-// Rows of a block where they lie, or in `room`, zero-padded to whole tiles.
-void find_rows(const Held<int8_t>& held, Block& b, int8_t* room) {
-    const int64_t padded = round_up(held.dim, BLOCK);
-    b.rows = b.together && padded == held.dim ? held.at(b.entries[0]) : room;
-    b.stride = padded;
-    if (b.rows != room) return;
-    for (int64_t i = 0; i < BLOCK; ++i, room += padded) {
-        std::memcpy(room, held.at(b.entries[std::min(i, b.count - 1)]), held.dim);
-        std::memset(room + held.dim, 0, padded - held.dim);
+void find_blocks(const int64_t* entries, int64_t from, int64_t to, std::vector<Block>& out) {
+    out.clear();
+    for (int64_t at = from; at < to; at += BLOCK) {
+        Block& b = out.emplace_back(Block{entries + at, std::min(BLOCK, to - at), to - at >= BLOCK});
+        for (int64_t i = 1; i < b.count; ++i) b.together &= b.entries[i] == b.entries[0] + i;
     }
 }
 
-const float* find_scales(const Held<int8_t>& held, const Block& b, float* room) {
-    if (b.together) return held.scales + b.entries[0];
-    for (int64_t i = 0; i < BLOCK; ++i) room[i] = held.scales[b.entries[std::min(i, b.count - 1)]];
+// Rows of a block where they lie, or in `room`, zero-padded to whole tiles: [64, dim rounded up to 64].
+const int8_t* block_rows(const Held<int8_t>& held, const Block& b, int8_t* room) {
+    const int64_t padded = round_up(held.dim, BLOCK);
+    if (b.together && padded == held.dim) return held.at(b.entries[0]);
+    for (int64_t i = 0; i < BLOCK; ++i) {
+        std::memcpy(room + i * padded, held.at(b.entry(i)), held.dim);
+        std::memset(room + i * padded + held.dim, 0, padded - held.dim);
+    }
     return room;
 }
 
-void ask_for(const Held<int8_t>& held, const int64_t* entries, int64_t at, int64_t to) {
-    for (int64_t j = at; j < std::min(at + BLOCK, to); ++j)
-        for (int64_t i = 0; i < held.dim; i += 64) __builtin_prefetch(held.at(entries[j]) + i, 0, 3);
+const float* block_scales(const Held<int8_t>& held, const Block& b, float* room) {
+    if (b.together) return held.scales + b.entries[0];
+    for (int64_t i = 0; i < BLOCK; ++i) room[i] = held.scales[b.entry(i)];
+    return room;
+}
+
+void ask_for(const Held<int8_t>& held, const std::vector<Block>& blocks, size_t at) {
+    if (at >= blocks.size()) return;
+    for (int64_t j = 0; j < blocks[at].count; ++j)
+        for (int64_t i = 0; i < held.dim; i += 64) __builtin_prefetch(held.at(blocks[at].entries[j]) + i, 0, 3);
 }
 
 // Sixteen whole numbers of sixteen bits -> their high and their low bytes.
@@ -80,16 +83,17 @@ void turn_whole(const float* const* queries, int64_t count, int64_t dim, uint8_t
 }
 
 // Sums of products of a block's keys with the parts of all queries: [64 keys][16].
-void multiply_keys(const Block& b, int64_t dim, const uint8_t* queries, int32_t* out) {
+void multiply_keys(const int8_t* rows, int64_t dim, const uint8_t* queries, int32_t* out) {
+    const int64_t stride = round_up(dim, BLOCK);
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
     for (int64_t i = 0; i < dim; i += 64, queries += 1024) {
         _tile_loadd(6, queries, 64);
-        _tile_loadd(4, b.rows + i, b.stride);
-        _tile_loadd(5, b.rows + 16 * b.stride + i, b.stride);
+        _tile_loadd(4, rows + i, stride);
+        _tile_loadd(5, rows + 16 * stride + i, stride);
         _tile_dpbssd(0, 4, 6);
         _tile_dpbssd(1, 5, 6);
-        _tile_loadd(4, b.rows + 32 * b.stride + i, b.stride);
-        _tile_loadd(5, b.rows + 48 * b.stride + i, b.stride);
+        _tile_loadd(4, rows + 32 * stride + i, stride);
+        _tile_loadd(5, rows + 48 * stride + i, stride);
         _tile_dpbssd(2, 4, 6);
         _tile_dpbssd(3, 5, 6);
     }
@@ -99,7 +103,7 @@ void multiply_keys(const Block& b, int64_t dim, const uint8_t* queries, int32_t*
     _tile_stored(3, out + 768, 64);
 }
 
-// Those sums -> scores of every query, at `at`.
+// Those sums -> scores of every query.
 void give_scores(const int32_t* sums, const float* key_scales, const float* scales, int64_t count, int64_t at, float* const* out) {
     for (int64_t k = 0; k < BLOCK; k += 16, sums += 256) {
         vf v[16];
@@ -112,28 +116,25 @@ void give_scores(const int32_t* sums, const float* key_scales, const float* scal
     }
 }
 
-// What a query's weights, times the scales of the values, come to.
-struct Sum {
-    int64_t total;  // of the weights alone, in parts of TOTAL_ONE
-    float most;
-    float odd;      // 0, or NaN where a weight or a value is not finite
-};
-
-Sum scale_weights(float* weights, const float* value_scales, int64_t width) {
-    __m512i totals = _mm512_setzero_si512();
+// Scores -> weights times the scales of the values; the largest of these, by which they are taken whole, and the
+// factor that sums of such whole numbers times values are multiplied with. NaN where a score or a scale is.
+std::pair<float, float> weigh_whole(float* scores, float top, const float* value_scales, int64_t width) {
+    __m512i totals = _mm512_setzero_si512();  // of the weights alone
     vf most = zero(), odd = zero();
     for (int64_t j = 0; j < width; j += 16) {
-        const vf w = load(weights + j), parts = w * TOTAL_ONE, v = w * load(value_scales + j);
+        const vf w = (vf)rough_exponential((__m512)(load(scores + j) - top)), parts = w * TOTAL_ONE;
         totals = _mm512_add_epi64(totals, _mm512_cvtps_epi64(_mm512_castps512_ps256((__m512)parts)));
         totals = _mm512_add_epi64(totals, _mm512_cvtps_epi64(_mm512_extractf32x8_ps((__m512)parts, 1)));
+        const vf v = w * load(value_scales + j);
         most = larger(most, v);
         odd = fma(v, zero(), odd);
-        store(weights + j, v);
+        store(scores + j, v);
     }
-    return {_mm512_reduce_add_epi64(totals), largest(most), sum(odd)};
+    const float total = (float)_mm512_reduce_add_epi64(totals) / TOTAL_ONE, largest_weight = largest(most);
+    return {largest_weight, largest_weight / WEIGHT_MAX / total + sum(odd)};
 }
 
-// Weights as bytes, [blocks][8 high, 8 low][64 keys], of query `q`.
+// Weights of query `q` as bytes: [blocks][8 high, 8 low][64 keys].
 void part_weights(const float* weights, float most, int64_t width, int64_t q, uint8_t* out) {
     const float step = most > 0 ? WEIGHT_MAX / most : 0.0f;
     for (int64_t j = 0; j < width; j += 16) {
@@ -144,8 +145,8 @@ void part_weights(const float* weights, float most, int64_t width, int64_t q, ui
     }
 }
 
-// Sixty-four dimensions of a block's values as fours of keys: [4][16 fours][16 dimensions][4], 4 i + j of every
-// sixteen dimensions in block i.
+// Sixty-four dimensions of a block's values as fours of keys: [4][16 fours][16][4]; of every sixteen dimensions,
+// 4 i to 4 i + 3 stand in part i.
 void four_values(const int8_t* rows, int64_t stride, uint8_t* out) {
     for (int64_t k = 0; k < 16; ++k, rows += 4 * stride, out += 64) {
         const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(rows + stride);
@@ -165,12 +166,10 @@ struct Bench {
     int8_t* rows;
     int32_t* sums;  // [4][16][16]
     float *scales, *scores;
-    int64_t width;  // of a row of scores
 
-    Bench(std::vector<float>& scratch, int64_t dim, int64_t entries) {
+    Bench(std::vector<float>& scratch, int64_t dim, int64_t width) {
         const int64_t padded = round_up(dim, BLOCK);
-        width = round_up(entries, BLOCK) + BLOCK;
-        const int64_t need = 80 * padded + 16 * width + 4096 + 4096 + 4 * width + 4 * EIGHT * width + 128;
+        const int64_t need = (16 + 64) * padded + 16 * width + 4096 + 4096 + 4 * width + 4 * EIGHT * width + 64;
         if ((int64_t)scratch.size() * 4 < need) scratch.resize(need / 4 + 1);
         queries = (uint8_t*)round_up((int64_t)scratch.data(), 64);
         rows = (int8_t*)(queries + 16 * padded);
@@ -183,17 +182,14 @@ struct Bench {
 };
 
 // Dimensions [first, first + 64) of what queries saw, as sums of weights times values: [8][64].
-void blend_whole(const Held<int8_t>& values, const int64_t* entries, int64_t from, int64_t to, int64_t first, const Bench& room,
-                 int64_t (&out)[EIGHT][64]) {
+void blend_whole(const Held<int8_t>& values, const std::vector<Block>& blocks, int64_t first, const Bench& room, int64_t (&out)[EIGHT][64]) {
     std::memset(out, 0, sizeof out);
-    for (int64_t at = from; at < to; at += SAFE * BLOCK) {
+    for (size_t begin = 0; begin < blocks.size(); begin += SAFE) {
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-        for (int64_t j = at; j < std::min(to, at + SAFE * BLOCK); j += BLOCK) {
-            Block b = block_at(entries, j, to);
-            find_rows(values, b, room.rows);
-            ask_for(values, entries, j + BLOCKS_AHEAD * BLOCK, to);
-            four_values(b.rows + first, b.stride, room.fours);
-            _tile_loadd(6, room.weights + (j - from) / BLOCK * 1024, 64);
+        for (size_t i = begin; i < std::min(blocks.size(), begin + SAFE); ++i) {
+            ask_for(values, blocks, i + BLOCKS_AHEAD);
+            four_values(block_rows(values, blocks[i], room.rows) + first, round_up(values.dim, BLOCK), room.fours);
+            _tile_loadd(6, room.weights + 1024 * i, 64);
             _tile_loadd(4, room.fours, 64);
             _tile_loadd(5, room.fours + 1024, 64);
             _tile_dpbusd(0, 6, 4);
@@ -215,43 +211,40 @@ void blend_whole(const Held<int8_t>& values, const int64_t* entries, int64_t fro
     }
 }
 
-// At most eight queries, from `first` of the unit's on.
-void attend_eight(const Look& look, const Unit& u, const std::vector<Sight>& sights, std::pair<int64_t, int64_t> seen, int64_t first) {
+// At most eight queries, from `first` of the unit's on, over entries from `from` on.
+void attend_eight(const Look& look, const Unit& u, const std::vector<Sight>& sights, int64_t from, const std::vector<Block>& blocks,
+                  int64_t first) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
-    const auto [from, to] = seen;
     const int64_t group = net.heads / net.kv_heads, dim = net.dim, count = std::min(EIGHT, group * u.count - first);
+    const int64_t width = BLOCK * (int64_t)blocks.size();
     const Held<int8_t> keys = keys_of<int8_t>(strip, u.head, dim), values = values_of<int8_t>(strip, u.head, dim);
-    const Bench room(scratch, dim, to - from);
+    const Bench room(scratch, dim, width);
     const float* queries[EIGHT];
-    float *scores[EIGHT], *outs[EIGHT], scales[EIGHT];
+    float *scores[EIGHT], *outs[EIGHT], scales[EIGHT], factors[EIGHT];
     for (int64_t i = 0; i < count; ++i) {
         const int64_t at = (u.segment->start + u.first + (first + i) / group) * stride + (u.head * group + (first + i) % group) * dim;
         queries[i] = q + at;
         outs[i] = out + at;
-        scores[i] = room.scores + i * room.width - from;
+        scores[i] = room.scores + i * width;
     }
     turn_whole(queries, count, dim, room.queries, scales);
-    for (int64_t at = from; at < to; at += BLOCK) {
-        Block b = block_at(u.entries, at, to);
+    for (size_t i = 0; i < blocks.size(); ++i) {
         alignas(64) float held[BLOCK];
-        find_rows(keys, b, room.rows);
-        ask_for(keys, u.entries, at + BLOCKS_AHEAD * BLOCK, to);
-        multiply_keys(b, dim, room.queries, room.sums);
-        give_scores(room.sums, find_scales(keys, b, held), scales, count, at, scores);
+        ask_for(keys, blocks, i + BLOCKS_AHEAD);
+        multiply_keys(block_rows(keys, blocks[i], room.rows), dim, room.queries, room.sums);
+        give_scores(room.sums, block_scales(keys, blocks[i], held), scales, count, BLOCK * i, scores);
+        float* scale = room.scales + BLOCK * i;
+        if (const float* found = block_scales(values, blocks[i], scale); found != scale) std::memcpy(scale, found, 4 * BLOCK);
     }
-    const int64_t width = round_up(to - from, BLOCK);
-    for (int64_t j = 0; j < width; ++j) room.scales[j] = values.scales[u.entries[std::min(from + j, to - 1)]];
-    float factors[EIGHT];
     for (int64_t i = 0; i < count; ++i) {
-        weigh(scores[i], from, to, sights[(first + i) / group], net.attention_cap);
-        std::fill(scores[i] + to, scores[i] + from + width, 0.0f);
-        const Sum sum = scale_weights(scores[i] + from, room.scales, width);
-        part_weights(scores[i] + from, sum.most, width, i, room.weights);
-        factors[i] = sum.most / WEIGHT_MAX / ((float)sum.total / TOTAL_ONE) + sum.odd;
+        const float top = hide_scores(scores[i] - from, from, from + width, sights[(first + i) / group], net.attention_cap);
+        const auto [most, factor] = weigh_whole(scores[i], top, room.scales, width);
+        part_weights(scores[i], most, width, i, room.weights);
+        factors[i] = factor;
     }
     for (int64_t at = 0; at < dim; at += 64) {
         int64_t sums[EIGHT][64];
-        blend_whole(values, u.entries, from, to, at, room, sums);
+        blend_whole(values, blocks, at, room, sums);
         for (int64_t i = 0; i < count; ++i)
             for (int64_t j = 0; j < std::min<int64_t>(64, dim - at); ++j) outs[i][at + j] = (float)sums[i][j] * factors[i];
     }
@@ -259,9 +252,11 @@ void attend_eight(const Look& look, const Unit& u, const std::vector<Sight>& sig
 
 void attend_whole(const Look& look, const Unit& u) {
     static thread_local std::vector<Sight> sights;
-    const auto seen = see_all(look, u, sights);
+    static thread_local std::vector<Block> blocks;
+    const auto [from, to] = see_all(look, u, sights);
+    find_blocks(u.entries, from, to, blocks);
     for (int64_t first = 0; first < look.net.heads / look.net.kv_heads * u.count; first += EIGHT)
-        attend_eight(look, u, sights, seen, first);
+        attend_eight(look, u, sights, from, blocks, first);
 }
 
 #else

@@ -322,7 +322,7 @@ private:
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
             const int64_t all = s.past + s.base + s.count;
-            const int64_t block = tiles ? std::max<int64_t>(1, 16 / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
+            const int64_t block = tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
             for (int64_t first = 0; first < s.count; first += block)
                 for (int64_t head = 0; head < net.kv_heads; ++head) {
                     if (number++ % team.size() != id) continue;
