@@ -20,8 +20,9 @@ void encode(const float* x, int64_t dim, int8_t* out, float& scale) {
     const float step = scale > 0 ? scale : 1.0f;
     for (int64_t i = 0; i < dim; i += 16) {
         const vf v = larger(load_part(x, i, dim) / step, splat(-127.0f));
-        const vi whole = __builtin_convertvector(nearest(select(v < 127.0f, v, splat(127.0f))), vi);
-        for (int64_t j = 0; j < std::min<int64_t>(16, dim - i); ++j) out[i + j] = (int8_t)whole[j];
+        int8_t part[16];
+        store(part, nearest(select(v < 127.0f, v, splat(127.0f))));
+        std::memcpy(out + i, part, std::min<int64_t>(16, dim - i));
     }
 }
 

@@ -181,8 +181,9 @@ struct Bench {
     }
 };
 
-// Dimensions [first, first + 64) of what queries saw, as sums of weights times values: [8][64].
-void blend_whole(const Held<int8_t>& values, const std::vector<Block>& blocks, int64_t first, const Bench& room, int64_t (&out)[EIGHT][64]) {
+// Sums of weights times values over dimensions [first, first + 64): [8][64], the dimensions in the order of four_values.
+void blend_whole(const Held<int8_t>& values, const std::vector<Block>& blocks, int64_t first, int64_t count, const Bench& room,
+                 int64_t (&out)[EIGHT][64]) {
     std::memset(out, 0, sizeof out);
     for (size_t begin = 0; begin < blocks.size(); begin += SAFE) {
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
@@ -203,12 +204,21 @@ void blend_whole(const Held<int8_t>& values, const std::vector<Block>& blocks, i
         _tile_stored(1, room.sums + 256, 64);
         _tile_stored(2, room.sums + 512, 64);
         _tile_stored(3, room.sums + 768, 64);
-        for (int64_t q = 0; q < EIGHT; ++q)
-            for (int64_t i = 0; i < 64; ++i) {
-                const int32_t* sum = room.sums + i / 4 % 4 * 256 + q * 16 + i / 16 * 4 + i % 4;
-                out[q][i] += 256 * (int64_t)sum[0] + sum[EIGHT * 16];
+        for (int64_t q = 0; q < count; ++q)
+            for (int64_t part = 0; part < 4; ++part) {
+                const int32_t* sums = room.sums + 256 * part + 16 * q;
+                for (int i = 0; i < 16; ++i) out[q][16 * part + i] += 256 * (int64_t)sums[i] + sums[16 * EIGHT + i];
             }
     }
+}
+
+// Those sums of one query -> numbers of a head.
+void give_whole(const int64_t* sums, float factor, int64_t dim, float* out) {
+    float row[64], ordered[64];
+    for (int i = 0; i < 64; ++i) row[i] = (float)sums[i] * factor;
+    for (int part = 0; part < 4; ++part)
+        for (int i = 0; i < 4; ++i) std::memcpy(ordered + 16 * i + 4 * part, row + 16 * part + 4 * i, 16);
+    std::memcpy(out, ordered, 4 * std::min<int64_t>(64, dim));
 }
 
 // At most eight queries, from `first` of the unit's on, over entries from `from` on.
@@ -244,9 +254,8 @@ void attend_eight(const Look& look, const Unit& u, const std::vector<Sight>& sig
     }
     for (int64_t at = 0; at < dim; at += 64) {
         int64_t sums[EIGHT][64];
-        blend_whole(values, blocks, at, room, sums);
-        for (int64_t i = 0; i < count; ++i)
-            for (int64_t j = 0; j < std::min<int64_t>(64, dim - at); ++j) outs[i][at + j] = (float)sums[i][j] * factors[i];
+        blend_whole(values, blocks, at, count, room, sums);
+        for (int64_t i = 0; i < count; ++i) give_whole(sums[i], factors[i], dim - at, outs[i] + at);
     }
 }
 

@@ -31,6 +31,15 @@ INLINE void store(uint16_t* p, vf v) {
     for (int i = 0; i < 16; ++i) low[i] = (uint16_t)bits[i];
     std::memcpy(p, low, 32);
 }
+// Whole numbers from -128 to 127.
+INLINE void store(int8_t* p, vf v) {
+    const vi whole = __builtin_convertvector(v, vi);
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)whole));
+#else
+    for (int i = 0; i < 16; ++i) p[i] = (int8_t)whole[i];
+#endif
+}
 INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE float widen_value(int8_t v) { return v; }
