@@ -14,15 +14,15 @@ constexpr float QUERY_MAX = 127 * 256, WEIGHT_MAX = 65535, TOTAL_ONE = 1 << 30;
 
 struct Block {
     const int64_t* entries;
-    int64_t count;  // real ones; the rest repeat the last and are hidden
-    bool together;  // a whole block, of rows that follow each other
+    int64_t count;  // real ones; the rest are hidden
+    bool together;  // they follow each other in the cache, which goes on behind a short block
     int64_t entry(int64_t i) const { return entries[std::min(i, count - 1)]; }
 };
 
-void find_blocks(const int64_t* entries, int64_t from, int64_t to, std::vector<Block>& out) {
+void find_blocks(const int64_t* entries, int64_t from, int64_t to, int64_t rows, std::vector<Block>& out) {
     out.clear();
     for (int64_t at = from; at < to; at += BLOCK) {
-        Block& b = out.emplace_back(Block{entries + at, std::min(BLOCK, to - at), to - at >= BLOCK});
+        Block& b = out.emplace_back(Block{entries + at, std::min(BLOCK, to - at), entries[at] + BLOCK <= rows});
         for (int64_t i = 1; i < b.count; ++i) b.together &= b.entries[i] == b.entries[0] + i;
     }
 }
@@ -39,7 +39,7 @@ const int8_t* block_rows(const Held<int8_t>& held, const Block& b, int8_t* room)
 }
 
 const float* block_scales(const Held<int8_t>& held, const Block& b, float* room) {
-    if (b.together) return held.scales + b.entries[0];
+    if (b.together && b.count == BLOCK) return held.scales + b.entries[0];
     for (int64_t i = 0; i < BLOCK; ++i) room[i] = held.scales[b.entry(i)];
     return room;
 }
@@ -263,7 +263,7 @@ void attend_whole(const Look& look, const Unit& u) {
     static thread_local std::vector<Sight> sights;
     static thread_local std::vector<Block> blocks;
     const auto [from, to] = see_all(look, u, sights);
-    find_blocks(u.entries, from, to, blocks);
+    find_blocks(u.entries, from, to, look.strip.rows, blocks);
     for (int64_t first = 0; first < look.net.heads / look.net.kv_heads * u.count; first += EIGHT)
         attend_eight(look, u, sights, from, blocks, first);
 }
