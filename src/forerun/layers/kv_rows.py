@@ -62,9 +62,7 @@ class KVRows:
                 _put(scales[layer], place, scale)
             _put(strips[layer], place, flat.to(strips[layer].dtype))
 
-    def read(
-        self, layer: int, pick: Callable[[torch.Tensor], torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, layer: int, pick: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values [heads, n, dim] in the rows that `pick` takes of a strip [heads, rows, any width]."""
         keys, values = pick(self.keys[layer]), pick(self.values[layer])
         if self._whole:
