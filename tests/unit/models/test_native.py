@@ -92,7 +92,8 @@ def feed(runner, tokens, cuts=()):
 tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), kind=st.sampled_from(KINDS))
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)))
 def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, kind):
     tokens = data.draw(tokens_of)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=4))) if len(tokens) > 1 else []
@@ -116,7 +117,8 @@ def path_to(parents, node):
     return found[::-1]
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), kind=st.sampled_from(KINDS))
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)))
 def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, kind):
     prompt = data.draw(tokens_of)
     parents = grow_tree(data, data.draw(st.integers(1, 20)))
