@@ -2,7 +2,7 @@
 //
 // A row's result is the same to the bit whatever rows, requests, tree nodes and threads it shares the pass with:
 // products sum over inputs in order (floats) or exactly (integers), sums over keys run in order of the entries with
-// exact zeros for hidden ones, and everything else looks at one row alone.
+// exact zeros for hidden ones, or exactly too, and everything else looks at one row alone.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -20,9 +20,9 @@ INLINE vf load(const int8_t* p) {
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 #else
-    vf v;
-    for (int i = 0; i < 16; ++i) v[i] = p[i];
-    return v;
+    typedef int8_t bytes __attribute__((vector_size(16)));
+    bytes b; std::memcpy(&b, p, 16);
+    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
 #endif
 }
 INLINE void store(uint16_t* p, vf v) {
