@@ -379,3 +379,14 @@ def test_speculative_text_is_plain_text_over_an_int8_cache(dtype, cache):
         texts.append([result.tokens for result in results])
         assert drafter == "none" or results[0].stats.steps < len(results[0].tokens)
     assert texts[0] == texts[1] == texts[2]
+
+
+@pytest.mark.parametrize("dim", [24, 80, 128])
+def test_int8_heads_of_any_width(tmp_path, monkeypatch, dim):
+    folder, tokens = save(tmp_path, "llama", head_dim=dim), [i * 5 % VOCAB for i in range(90)]
+    _, ours = feed(opened(load_model(folder, kv_dtype="int8")), tokens)
+    _, parts = feed(opened(load_model(folder, kv_dtype="int8"), PagedCache), tokens, (1, 30, 71))
+    assert torch.equal(ours, parts)
+    monkeypatch.setattr(native, "load", lambda: None)
+    _, plain = feed(opened(load_model(folder, kv_dtype="int8")), tokens)
+    assert (ours - plain).norm() < WHOLE_SUMS * plain.norm()
