@@ -42,6 +42,7 @@ LOADED = {
     "exact": "auto",
     "bf16": "bfloat16",
     "int8": "int8",
+    "w8a8": "w8a8",
     "int4": "int4",
 }  # precisions; exact: bf16 weights, float32 activations
 DTYPES = tuple(LOADED)

@@ -34,7 +34,7 @@ PRECISIONS = {
 }
 
 KEPT = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}  # of keys and values
-WHOLE = ("int8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
+WHOLE = ("int8", "w8a8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
 
 
 def folder_of(name: str) -> Path:
@@ -54,9 +54,9 @@ def load_model(
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
-    `int8` and `int4` round weights, and activations to int8, and need the compiled passes: ConfigError where they are
-    not there. `fastest` is int8 where that runs, else auto.
-    `kv_dtype` is what keys and values are kept in: auto is bfloat16 with int8, int4 and bfloat16, else the precision.
+    `int8` and `int4` round weights to that and activations to 16 and 8 bits, `w8a8` both to 8; they need the compiled
+    passes: ConfigError where they are not there. `fastest` is w8a8 where that runs, else auto.
+    `kv_dtype` is what keys and values are kept in: auto is bfloat16 with these and bfloat16, else the precision.
     """
     name, kept = str(path), _kept(str(path), device, kv_dtype)
     if name.startswith("toy:"):
@@ -83,7 +83,7 @@ def load_model(
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if supports(recipe.config, info):
         if isinstance(weights, PackedFile):
-            return assemble_packed(recipe.config, weights, info, threads)
+            return assemble_packed(recipe.config, weights, info, threads, rounded)
         return assemble_native(recipe, weights, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
     if isinstance(weights, PackedFile) or rounded == dtype in WHOLE:
@@ -104,7 +104,7 @@ def _kept(name: str, device: str, kv_dtype: str) -> torch.dtype | None:
 def _rounded(dtype: str, precision: torch.dtype) -> str:
     """What compiled passes round weights to; auto: nothing."""
     if dtype in WHOLE:
-        return "int8" if dtype == "fastest" else dtype
+        return "w8a8" if dtype == "fastest" else dtype
     return "bfloat16" if precision == torch.bfloat16 else "auto"
 
 
@@ -137,7 +137,7 @@ def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
     if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
             known = ", ".join(sorted(PRECISIONS))
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8 or int4 (on a CPU), {known}.")
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, w8a8 or int4 (on a CPU), {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

@@ -27,7 +27,9 @@ KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4 = 3, 4
 STORED = {torch.float32: 0, torch.bfloat16: 2, torch.int8: INT8}  # what keys and values are kept in
 NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
-PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "int4": INT4}  # what each precision rounds weights to
+PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "w8a8": INT8, "int4": INT4}  # what weights are rounded to
+COARSE = ("bfloat16", "w8a8")  # precisions that round activations as much as weights
+HEADS = {INT4: INT8}  # what the head is rounded to where it is not as the layers are: it decides, and it embeds
 CACHED = (torch.float32, torch.bfloat16)  # precisions in which keys and values go into and out of a cache
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
@@ -63,6 +65,7 @@ class Block:
 
 
 Vector = np.ndarray | None
+Run = Callable[..., tuple[list[int], list[float], list[float]]]  # one pass: best tokens, their logits and masses
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,11 @@ class Parts(Protocol):
 
 
 def decoder(config: TransformerConfig, parts: Parts, arena: Any, *, exact: bool) -> Any:  # noqa: ANN401 - the extension's
-    """A decoder of parts that lie in an arena; `exact`: activations keep all bits beside bfloat16 weights."""
+    """A decoder of parts that lie in an arena; `exact`: activations keep more bits than weights have."""
     module: Any = native.load()
     sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
     sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
-    sizes += [3 if exact else 1]  # bfloat16 numbers that stand for an activation
+    sizes += [exact]
     numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
     numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
     made = module.Decoder(module.isas()[0], [int(s) for s in sizes], numbers)
@@ -125,7 +128,7 @@ Improve = Callable[[str, Any, torch.Tensor, np.ndarray], None]  # name of a weig
 class Rounding:
     """How matrices are kept."""
 
-    kind: int | None = None  # None: as they are stored
+    kind: int | None = None  # of the layers; None: as they are stored
     scales: int = NEAREST
     improve: Improve | None = None  # called for every stored weight once it is packed
 
@@ -185,12 +188,12 @@ class Packer:
     def _rows(self, name: str, count: int) -> Block:
         return Block(name, torch.arange(count))
 
-    def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool) -> Any:  # noqa: ANN401
+    def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool, kind: int | None = None) -> Any:  # noqa: ANN401
         stored = [self.reader.raw(f"{block.name}.weight") for block in blocks]
         dtype = stored[0].dtype if len({t.dtype for t in stored}) == 1 and stored[0].dtype in KINDS else torch.float32
         dtype = torch.bfloat16 if self.kind == KINDS[torch.bfloat16] else dtype
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
-        kind = KINDS[dtype] if self.kind is None else self.kind
+        kind = KINDS[dtype] if self.kind is None else kind or self.kind
         made = self._native.Packed(self.arena, kind, outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
             rows, to = weight.t() if flip else weight, block.to.numpy()
@@ -219,7 +222,8 @@ class Packer:
             embed = embed.float()
         positions = self.reader.optional(f"{names.positions}.weight", present=config.learned_positions)
         name = names.embed if config.tied else names.head
-        head = self._matrix(config.vocab_size, [self._rows(name, config.vocab_size)], bias=config.head_bias)
+        rows, kind = [self._rows(name, config.vocab_size)], HEADS.get(self.kind or 0)
+        head = self._matrix(config.vocab_size, rows, bias=config.head_bias, kind=kind)
         flat = positions.flatten().numpy() if positions is not None else None
         return EndParts(embed, flat, self._norm(names.final_norm), head)
 
@@ -233,29 +237,27 @@ class NativeTransformer(Growing):
         module: Any = native.load()
         self._native = module
         self._decoder, self._team = decoder, module.Team(threads or threads_for(info.weight_bytes))
-        self._sessions: WeakKeyDictionary[Cache, Callable[..., tuple[list[int], list[float]]]] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Cache, Run] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         session = self._sessions.get(cache) or self._begin(cache)
-        rows, plan = work.tokens.shape[0], work.plan
-        segments, runs = self._segments(work, cache)
-        layers = np.array(plan.layers, dtype=np.int64) if plan is not None else None
-        count = rows if work.logits is None else work.logits.shape[0]
+        rows, plan = work.tokens.numel(), work.plan
+        count = rows if work.logits is None else work.logits.numel()
         logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
-        hidden = self._hidden(work, rows)
-        wanted = work.logits.numpy() if work.logits is not None else None
-        best, peaks = session(
-            work.tokens.numpy(),
-            work.positions.numpy(),
-            segments,
-            runs,
-            wanted,
-            logits.data_ptr(),
-            logits.shape[0],
-            layers,
-            [(at, out.data_ptr()) for at, out in hidden.items()],
+        hidden = self._hidden(work, rows) if work.hidden else {}
+        found = Peaks(
+            *session(
+                work.tokens.data_ptr(),
+                work.positions.data_ptr(),
+                rows,
+                *_segments(work, cache),
+                work.logits.data_ptr() if work.logits is not None else 0,
+                logits.data_ptr(),
+                logits.shape[0],
+                plan.layers if plan is not None else None,
+                [(at, out.data_ptr()) for at, out in hidden.items()],
+            )
         )
-        found = Peaks(best, peaks[::2], peaks[1::2])
         if not work.hidden:
             return PassOutput(logits, {}, found)
         order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
@@ -263,8 +265,6 @@ class NativeTransformer(Growing):
 
     def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
-        if not work.hidden:
-            return {}
         order = list(work.plan.layers) if work.plan is not None else list(range(self.info.num_layers))
         return {_index(order, layer): torch.empty(rows, self.info.hidden_size) for layer in work.hidden}
 
@@ -288,26 +288,27 @@ class NativeTransformer(Growing):
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
         return NativeTransformer(config, info, decoder, self._threads)
 
-    def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
+    def _begin(self, cache: Cache) -> Run:
         rows = cache.rows
         layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
         strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
         kind = STORED[self.info.layout.stored]
         session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
         self._sessions[cache] = session.run
-        run: Callable[..., tuple[list[int], list[float]]] = session.run
+        run: Run = session.run
         return run
 
-    def _segments(self, work: Pass, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
-        """Segments [n, 7] and the runs of cache rows [m, 2] that they point into."""
-        table: list[tuple[int, ...]] = []
-        runs: list[tuple[int, int]] = []
-        for s in work.segments:
-            held = cache.runs(s)
-            mask = s.mask.data_ptr() if s.mask is not None else 0
-            table.append((s.start, s.count, s.past, s.base, mask, len(runs), len(held)))
-            runs += held
-        return np.array(table, dtype=np.int64), np.array(runs, dtype=np.int64)
+
+def _segments(work: Pass, cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:
+    """Seven numbers for every segment, and the runs of cache rows that they point into."""
+    table: list[int] = []
+    runs: list[tuple[int, int]] = []
+    for s in work.segments:
+        held = cache.runs(s)
+        mask = s.mask.data_ptr() if s.mask is not None else 0
+        table += (s.start, s.count, s.past, s.base, mask, len(runs), len(held))
+        runs += held
+    return table, runs
 
 
 def _index(order: list[int], layer: int) -> int:
@@ -319,12 +320,13 @@ def assemble_native(
 ) -> NativeTransformer:
     """The decoder that a recipe and a checkpoint make.
 
-    `dtype` "auto" multiplies weights as they are stored with float32 activations; "bfloat16" rounds both to that, and
-    "int8" to whole numbers. `threads` 0: one per core for a large model, one for a small one.
+    `dtype` "auto" multiplies weights as they are stored with float32 activations; "bfloat16" rounds both to that.
+    "int8" and "int4" round weights to whole numbers and activations to more bits (16 and 8), "w8a8" both to 8.
+    `threads` 0: one per core for a large model, one for a small one.
     """
     reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
     packer = Packer(recipe, reader, Rounding(PACKED.get(dtype)))
-    made = decoder(recipe.config, packer, packer.arena, exact=packer.kind is None)
+    made = decoder(recipe.config, packer, packer.arena, exact=dtype not in COARSE)
     trim()
     info = replace(info, weight_bytes=packer.nbytes, rounded=dtype if dtype in PACKED else "")
     return NativeTransformer(recipe.config, info, made, threads)

@@ -27,7 +27,7 @@ VOCAB = 96
 PROMPT = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "
 INT8_CACHE, WHOLE_SUMS = 1e-3, 2e-3  # divergence; and what whole queries and weights may change
 GAPS = {("auto", "auto"): 1e-5, ("auto", "fp32"): 1e-5, ("auto", "int8"): WHOLE_SUMS}
-DTYPES = ("auto", "bf16", "int8", "int4")
+DTYPES = ("auto", "bf16", "int8", "w8a8", "int4")
 KINDS = (
     *((dtype, "auto") for dtype in DTYPES),
     ("auto", "int8"),

@@ -10,6 +10,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -118,7 +119,6 @@ struct Decoder {
     std::deque<std::vector<float>> vectors;  // a deque: what it holds stays where it is
     nb::object embedding;
     std::shared_ptr<Decoder> base;  // what a grown one was made of, and points into
-    Kind kind = Kind::F32;              // of the last matrix, and so of a layer's
     bool whole = false, half = false;   // some matrix is of whole numbers, of bfloat16
     int64_t numel = 0;
 
@@ -133,9 +133,8 @@ struct Decoder {
         matrices.push_back(packed);
         const Matrix matrix = packed->matrix();
         numel += matrix.outputs * matrix.inputs;
-        kind = matrix.kind;
-        whole |= kind == Kind::INT8 || kind == Kind::INT4;
-        half |= kind == Kind::BF16;
+        whole |= matrix.kind == Kind::INT8 || matrix.kind == Kind::INT4;
+        half |= matrix.kind == Kind::BF16;
         return matrix;
     }
 };
@@ -153,22 +152,21 @@ struct Session {
         const Net& net = decoder->net;
         const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
         const int64_t widest = round_up(std::max({hidden, q + 2 * kv, q, net.ffn}), 64);
-        int64_t turns = 0;
-        for (const Rope& rope : net.ropes) turns += 2 * (int64_t)rope.frequencies.size();
         const int64_t rows = std::max(plan.rows, plan.num_wanted);
         auto room = [](auto& v, int64_t n) { if ((int64_t)v.size() < n) v.resize(n); };
         room(ws.x, rows * hidden);
         if (net.parallel) room(ws.before, rows * hidden);
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
-        if (decoder->half) room(ws.halves, (rows * net.parts + 32) * widest + 64);  // products read whole blocks of rows
+        if (decoder->half) room(ws.halves, (rows * parts_of(Kind::BF16, net.exact) + 32) * widest + 64);  // products read whole blocks of rows
         if (decoder->whole) {
-            room(ws.quantized, (rows + 32) * widest + 64);
+            const int64_t parts = rows * parts_of(Kind::INT8, net.exact);
+            room(ws.quantized, (parts + 32) * widest + 64);
             room(ws.scales, rows);
-            room(ws.sums, rows);
+            room(ws.sums, parts);
             room(ws.groups, rows * widest / GROUP);
         }
-        room(ws.turns, rows * turns);
+        room(ws.turns, rows * (int64_t)net.ropes.size() * 2 * round_up(net.dim, 16));
         room(ws.entry, rows);
         room(ws.scores, team->size());
         room(ws.wide, team->size());
@@ -184,18 +182,21 @@ struct Session {
         }
     }
 
-    // Returns the best token of every row of logits and, for each, its logit and the row's mass.
-    std::pair<std::vector<int64_t>, std::vector<float>> run(
-        Rows tokens, Rows positions, Table segments, Table parts, std::optional<Rows> wanted, uintptr_t logits,
-        int64_t num_wanted, std::optional<Rows> layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+    // Returns the best token of every row of logits, its logit and the row's mass. Takes addresses of int64 instead of
+    // arrays, which cost a microsecond each to look into.
+    std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>> run(
+        uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments,
+        const std::vector<std::pair<int64_t, int64_t>>& parts, uintptr_t wanted, uintptr_t logits, int64_t num_wanted,
+        const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
         std::vector<int64_t> best(num_wanted);
-        std::vector<float> peaks(2 * num_wanted);
+        std::vector<float> peak(num_wanted), mass(num_wanted);
         plan.best = best.data();
-        plan.peaks = peaks.data();
-        plan.rows = (int64_t)tokens.size();
-        plan.tokens = tokens.data();
-        plan.positions = positions.data();
-        plan.wanted = wanted ? wanted->data() : nullptr;
+        plan.peak = peak.data();
+        plan.mass = mass.data();
+        plan.rows = rows;
+        plan.tokens = (const int64_t*)tokens;
+        plan.positions = (const int64_t*)positions;
+        plan.wanted = (const int64_t*)wanted;
         plan.num_wanted = num_wanted;
         plan.logits = (float*)logits;
         const Net& net = decoder->net;
@@ -204,15 +205,16 @@ struct Session {
                 (net.positions && plan.positions[r] >= net.context))
                 throw std::out_of_range("row " + std::to_string(r) + " of a pass has token " + std::to_string(plan.tokens[r]) +
                                         " at position " + std::to_string(plan.positions[r]) + ", which this model does not have.");
-        const Run* runs = (const Run*)parts.data();
+        runs.clear();
+        for (const auto& [first, count] : parts) runs.push_back({first, count});
         plan.segments.clear();
-        for (size_t i = 0; i < segments.shape(0); ++i) {
-            const int64_t* s = segments.data() + 7 * i;
-            plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs + s[5], s[6]});
+        for (size_t i = 0; i < segments.size(); i += 7) {
+            const int64_t* s = segments.data() + i;
+            plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs.data() + s[5], s[6]});
         }
         const int64_t count = layers ? (int64_t)layers->size() : (int64_t)decoder->net.layers.size();
         plan.layers.resize(count);
-        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)layers->data()[i] : (int)i;
+        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)(*layers)[i] : (int)i;
         plan.hidden.assign(count, nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
         {
@@ -220,7 +222,7 @@ struct Session {
             prepare();
             team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
         }
-        return {std::move(best), std::move(peaks)};
+        return {std::move(best), std::move(peak), std::move(mass)};
     }
 };
 
@@ -285,7 +287,7 @@ NB_MODULE(_native, m) {
             Net& n = d->net;
             n.vocab = sizes[0]; n.hidden = sizes[1]; n.heads = sizes[2]; n.kv_heads = sizes[3]; n.dim = sizes[4];
             n.layer_norm = sizes[5]; n.parallel = sizes[6]; n.gated = sizes[7]; n.activation = (Activation)sizes[8];
-            n.parts = (int)sizes[9];
+            n.exact = sizes[9];
             n.eps = (float)numbers[0]; n.attention_scale = (float)numbers[1]; n.attention_cap = (float)numbers[2];
             n.logit_cap = (float)numbers[3]; n.embed_scale = (float)numbers[4]; n.residual_scale = (float)numbers[5];
             n.logit_scale = (float)numbers[6];
@@ -309,7 +311,7 @@ NB_MODULE(_native, m) {
         }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
         .def("copy", [](std::shared_ptr<Decoder> d) {
             auto copy = std::make_shared<Decoder>();
-            copy->net = d->net; copy->isa = d->isa; copy->kind = d->kind; copy->whole = d->whole; copy->half = d->half; copy->numel = d->numel; copy->base = d;
+            copy->net = d->net; copy->isa = d->isa; copy->whole = d->whole; copy->half = d->half; copy->numel = d->numel; copy->base = d;
             return copy;
         })
         .def("repeat", [](Decoder& d, PackedPtr qkv, PackedPtr o, PackedPtr up, PackedPtr down) {
@@ -319,7 +321,7 @@ NB_MODULE(_native, m) {
             d.net.layers.push_back(layer);
             d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
         })
-        .def_prop_ro("kind", [](const Decoder& d) { return (int)d.kind; })
+        .def_prop_ro("kind", [](const Decoder& d) { return (int)d.net.layers.back().qkv.kind; })
         .def_ro("numel", &Decoder::numel)
         .def_prop_ro("widths", [](const Decoder& d) {
             std::vector<int64_t> widths;
@@ -347,5 +349,5 @@ NB_MODULE(_native, m) {
                 s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
             }
         })
-        .def("run", &Session::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+        .def("run", &Session::run);
 }

@@ -28,18 +28,17 @@ constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
 constexpr int64_t LEAD_FOUR = 4 * FOUR;
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
-constexpr int64_t NEAR = 1024;      // the same, where one row is quickly done with them
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
 struct Activations {
     const float* floats;
     const int8_t* whole;
     const float* scales;
-    const int32_t* sums;
+    const int32_t* sums;     // of each part of a row
     const int32_t* groups;   // sums of each 32 inputs, beside INT4
-    const uint16_t* halves;  // or as bfloat16, `parts` rows for each
-    int parts;
-    int64_t width;
+    const uint16_t* halves;  // or as bfloat16
+    int parts;               // rows of whole numbers or bfloat16 for each
+    int64_t width, stride;   // numbers from one row to the next: of floats, of the others
 };
 
 struct Share {
@@ -95,38 +94,45 @@ void embed(const Net& net, int64_t token, int64_t position, float* out) {
     for (int64_t i = n; i < padded; ++i) out[i] = 0;
 }
 
-// cos and sin per pair of every row: [rows, pairs, 2].
-void turn(const Rope& rope, int64_t position, float* out) {
+// What a head is multiplied by at a position: cosines, then signed sines, of `room` numbers each; 1 and 0 where nothing turns.
+void turn(const Rope& rope, int64_t position, int64_t room, float* out) {
     const auto& frequencies = !rope.beyond.empty() && position >= rope.border ? rope.beyond : rope.frequencies;
+    std::fill(out, out + room, 1.0f);
+    std::fill(out + room, out + 2 * room, 0.0f);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         const double angle = (float)position * frequencies[i];
-        out[2 * i] = (float)std::cos(angle) * rope.scale;
-        out[2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[2 * i] = out[2 * i + 1] = (float)std::cos(angle) * rope.scale;
+        out[room + 2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[room + 2 * i] = -out[room + 2 * i + 1];
     }
 }
 
-// One head, normed and turned: pairs lie side by side.
+// One head, normed and turned: pairs lie side by side. Writes whole vectors.
 void shape_head(const Net& net, const Layer& layer, const float* in, int64_t head, const float* turns, float scale,
                 float* out) {
-    const int64_t dim = net.dim;
-    int64_t i = 0;
-    float inverse = 1;
+    const int64_t dim = net.dim, room = round_up(dim, 16);
     const float* gain = layer.qk_gain ? layer.qk_gain + head * dim : nullptr;
+    auto some = [&](const float* from, int64_t i) {  // what lies behind a head is not its own
+        if (i + 16 <= dim) return load(from + i);
+        float last[16] = {};
+        std::copy(from + i, from + dim, last);
+        return load(last);
+    };
+    float inverse = 1;
     if (gain) {
-        float squares = 0;
-        for (int64_t j = 0; j < dim; ++j) squares += in[j] * in[j];
-        inverse = 1.0f / std::sqrt(squares / dim + net.eps);
+        vf squares = zero();
+        for (int64_t i = 0; i < dim; i += 16) squares = fma(some(in, i), some(in, i), squares);
+        inverse = 1.0f / std::sqrt(sum(squares) / dim + net.eps);
     }
-    auto value = [&](int64_t j) { return gain ? in[j] * inverse * gain[j] : in[j]; };
-    if (turns) {
-        const int64_t pairs = (int64_t)net.ropes[layer.rope].frequencies.size();
-        for (int64_t p = 0; p < pairs; ++p, i += 2) {
-            const float a = value(i), b = value(i + 1), c = turns[2 * p], s = turns[2 * p + 1];
-            out[i] = (a * c - b * s) * scale;
-            out[i + 1] = (a * s + b * c) * scale;
+    for (int64_t i = 0; i < dim; i += 16) {
+        vf v = some(in, i);
+        if (gain) v *= inverse * some(gain, i);
+        if (turns) {
+            const vf swapped = __builtin_shuffle(v, vi{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+            v = v * load(turns + i) + swapped * load(turns + room + i);
         }
+        store(out + i, v * scale);
     }
-    for (; i < dim; ++i) out[i] = value(i) * scale;
 }
 
 #include "attention.inl"
@@ -134,7 +140,7 @@ void shape_head(const Net& net, const Layer& layer, const float* in, int64_t hea
 // ---- the pass ------------------------------------------------------------------------------------------------------
 
 struct Sizes {
-    int64_t hidden, q, kv, qkv, out, ffn, widest;
+    int64_t hidden, q, kv, qkv, out, ffn, widest, turn;
     explicit Sizes(const Net& net) {
         hidden = round_up(net.hidden, TILE);
         q = net.heads * net.dim;
@@ -143,6 +149,7 @@ struct Sizes {
         out = round_up(q, TILE);
         ffn = round_up(net.ffn, TILE);
         widest = round_up(std::max({hidden, qkv, out, ffn}), 64);
+        turn = round_up(net.dim, 16);
     }
 };
 
@@ -154,8 +161,7 @@ public:
     void run() {
         mine(rows, [&](int64_t r) {
             embed(net, plan.tokens[r], plan.positions[r], x(r));
-            for (size_t i = 0, at = 0; i < net.ropes.size(); at += 2 * net.ropes[i++].frequencies.size())
-                turn(net.ropes[i], plan.positions[r], ws.turns.data() + r * turns_width() + at);
+            for (int i = 0; i < (int)net.ropes.size(); ++i) turn(net.ropes[i], plan.positions[r], size.turn, turns(i, r));
         });
         for (size_t i = 0; i < plan.layers.size(); ++i) {
             run_layer(net.layers[plan.layers[i]], strips[plan.layers[i]]);
@@ -180,16 +186,8 @@ private:
     float* x(int64_t r) { return ws.x.data() + r * size.hidden; }
     float* a(int64_t r) { return ws.a.data() + r * size.widest; }
     float* b(int64_t r) { return ws.b.data() + r * size.widest; }
-    int64_t turns_width() const {
-        int64_t total = 0;
-        for (const auto& rope : net.ropes) total += 2 * (int64_t)rope.frequencies.size();
-        return total;
-    }
-    const float* turns(const Layer& layer, int64_t r) const {
-        if (layer.rope < 0) return nullptr;
-        int64_t at = 0;
-        for (int i = 0; i < layer.rope; ++i) at += 2 * (int64_t)net.ropes[i].frequencies.size();
-        return ws.turns.data() + r * turns_width() + at;
+    float* turns(int rope, int64_t r) {
+        return rope < 0 ? nullptr : ws.turns.data() + (r * (int64_t)net.ropes.size() + rope) * 2 * size.turn;
     }
 
     // The first most likely token of a row, its logit (NaN where the row has one) and the sum of e^(logit - peak).
@@ -215,8 +213,8 @@ private:
         float rest = sum(mass);
         for (int64_t j = whole; j < net.vocab; ++j) rest += std::exp(row[j] - top);
         plan.best[i] = best;
-        plan.peaks[2 * i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
-        plan.peaks[2 * i + 1] = rest;
+        plan.peak[i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
+        plan.mass[i] = rest;
     }
 
     template <typename F> void mine(int64_t total, F&& f) {
@@ -240,23 +238,27 @@ private:
     template <typename Fill> Activations prepare(const Matrix& m, int64_t count, int64_t width, Fill&& fill) {
         mine(count, [&](int64_t r) {
             fill(r, b(r));
-            int8_t* whole = ws.quantized.data() + r * size.widest;
-            if (is_whole(m)) quantize(b(r), width, whole, ws.scales[r], ws.sums[r]);
-            else if (is_changed(m, net)) halve(r, width);
-            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (size.widest / GROUP));
+            const int parts = parts_of(m.kind, net.exact);
+            const int64_t stride = stride_of(m);
+            int8_t* whole = ws.quantized.data() + r * parts * stride;
+            if (is_whole(m)) quantize(b(r), width, parts, whole, stride, ws.scales[r], ws.sums.data() + r * parts);
+            else if (is_changed(m, net)) halve(r, width, parts, stride);
+            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (stride / GROUP));
         });
         team.meet();
-        return activations();
+        return activations(m);
     }
 
-    void halve(int64_t r, int64_t width) {
-        uint16_t* out = ws.halves.data() + r * net.parts * size.widest;
-        split(b(r), width, net.parts, out, size.widest);
+    static int64_t stride_of(const Matrix& m) { return round_up(m.inputs, 64); }
+
+    void halve(int64_t r, int64_t width, int parts, int64_t stride) {
+        uint16_t* out = ws.halves.data() + r * parts * stride;
+        split(b(r), width, parts, out, stride);
         if (!TILES) for (int64_t i = 0; i < width; i += 16) store(b(r) + i, load(out + i));
     }
 
-    Activations activations() const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), net.parts, size.widest};
+    Activations activations(const Matrix& m) const {
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m)};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {
@@ -283,7 +285,7 @@ private:
         look(layer, strip);
         team.meet();
         if (is_changed(layer.o, net)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
-        add(layer.o, activations(), layer.attention_post);
+        add(layer.o, activations(layer.o), layer.attention_post);
     }
 
     // Queries in place, keys and values to the cache.
@@ -294,7 +296,7 @@ private:
             float turned[HEAD_MAX];
             const float* from = a(r) + head * dim;
             if (kv < net.kv_heads) {
-                shape_head(net, layer, from, head, turns(layer, r), kv < 0 ? net.attention_scale : 1, turned);
+                shape_head(net, layer, from, head, turns(layer.rope, r), kv < 0 ? net.attention_scale : 1, turned);
                 from = turned;
             }
             if (kv < 0) std::copy_n(turned, dim, a(r) + head * dim);
