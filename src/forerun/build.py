@@ -82,7 +82,7 @@ def load_target(config: Config) -> Model:
     if config.threads > cores():
         message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
         raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
-    model = load_model(config.model, config.dtype, device_of(config), config.threads)
+    model = load_model(config.model, config.dtype, device_of(config), config.threads, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
 

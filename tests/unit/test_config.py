@@ -87,6 +87,7 @@ def test_keywords_that_config_does_not_know_are_options_of_the_drafter():
         ({"max_requests": 0}, "give at least 1"),
         ({"max_requests": "many"}, "give a value of type int"),
         ({"dtype": "float23"}, "did you mean 'float32'"),
+        ({"kv_dtype": "int4"}, "did you mean 'int8'"),
         ({"device": "gpu"}, "value of device 'gpu'"),
         ({"draft_timeout": -1.0}, "give at least 0"),
     ],

@@ -93,7 +93,9 @@ class Session:
         num_wanted: int,
         layers: Sequence[int] | None,
         hidden: list[tuple[int, int]],  # place in the order of layers, address
-    ) -> tuple[list[int], list[float], list[float]]: ...  # per row of logits: its best token, that one's logit, its mass
+    ) -> tuple[
+        list[int], list[float], list[float]
+    ]: ...  # per row of logits: its best token, that one's logit, its mass
 
 def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together
 def xxh64(address: int, nbytes: int) -> int: ...  # the checksum of that name, seed 0

@@ -25,11 +25,12 @@ from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4 = 3, 4
+STORED = {torch.float32: 0, torch.bfloat16: 2, torch.int8: INT8}  # what keys and values are kept in
 NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
 PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "w8a8": INT8, "int4": INT4}  # what weights are rounded to
 COARSE = ("bfloat16", "w8a8")  # precisions that round activations as much as weights
 HEADS = {INT4: INT8}  # what the head is rounded to where it is not as the layers are: it decides, and it embeds
-CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
+CACHED = (torch.float32, torch.bfloat16)  # precisions in which keys and values go into and out of a cache
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
@@ -291,11 +292,11 @@ class NativeTransformer(Growing):
         return NativeTransformer(config, info, decoder, self._threads)
 
     def _begin(self, cache: Cache) -> Run:
-        pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
-        strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
-        session = self._native.Session(
-            self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64)
-        )
+        rows = cache.rows
+        layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
+        strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
+        kind = STORED[self.info.layout.stored]
+        session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
         self._sessions[cache] = session.run
         run: Run = session.run
         return run

@@ -345,8 +345,8 @@ NB_MODULE(_native, m) {
             s->decoder = decoder;
             s->team = team;
             for (size_t i = 0; i < strips.shape(0); ++i) {
-                const int64_t* row = strips.data() + 3 * i;
-                s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], row[2]});
+                const int64_t* row = strips.data() + 6 * i;
+                s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
             }
         })
         .def("run", &Session::run);

@@ -97,11 +97,12 @@ struct Net {
     std::vector<Rope> ropes;
 };
 
-// Keys and values of one layer: [kv_heads, rows, dim] of F32 or BF16, rows numbered by the cache.
+// Keys and values of one layer: [kv_heads, rows, dim] of F32, BF16 or INT8, rows numbered by the cache.
 struct Strip {
     Kind kind = Kind::F32;
     void *keys = nullptr, *values = nullptr;
-    int64_t stride = 0;  // elements from one head to the next
+    float *key_scales = nullptr, *value_scales = nullptr;  // of INT8: [kv_heads, rows]
+    int64_t stride = 0, rows = 0;  // elements and scales from one head to the next
 };
 
 struct Run {

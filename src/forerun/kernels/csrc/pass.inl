@@ -2,11 +2,12 @@
 //
 // A row's result is the same to the bit whatever rows, requests, tree nodes and threads it shares the pass with:
 // products sum over inputs in order (floats) or exactly (integers), sums over keys run in order of the entries with
-// exact zeros for hidden ones, and everything else looks at one row alone.
+// exact zeros for hidden ones, or exactly too, and everything else looks at one row alone.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -299,31 +300,39 @@ private:
                 from = turned;
             }
             if (kv < 0) std::copy_n(turned, dim, a(r) + head * dim);
-            else keep(strip.kind, from, kv < net.kv_heads ? strip.keys : strip.values, kv % net.kv_heads * strip.stride + ws.entry[r] * dim);
+            else keep(strip, kv, ws.entry[r], from);
         });
     }
 
-    // A head of a row, to the cache.
-    void keep(Kind kind, const float* from, void* to, int64_t at) {
-        if (kind == Kind::F32) std::copy_n(from, net.dim, (float*)to + at);
+    // A head of a row to the cache; heads of values follow those of keys.
+    void keep(const Strip& strip, int64_t kv, int64_t entry, const float* from) {
+        const bool key = kv < net.kv_heads;
+        const int64_t head = kv % net.kv_heads, at = head * strip.stride + entry * net.dim;
+        void* to = key ? strip.keys : strip.values;
+        float* scales = key ? strip.key_scales : strip.value_scales;
+        if (strip.kind == Kind::F32) std::copy_n(from, net.dim, (float*)to + at);
+        else if (strip.kind == Kind::INT8) encode(from, net.dim, (int8_t*)to + at, scales[head * strip.rows + entry]);
         else for (int64_t i = 0; i < net.dim; ++i) ((uint16_t*)to)[at + i] = narrow_value(from[i]);
     }
 
     void look(const Layer& layer, const Strip& strip) {
-        const bool half = strip.kind == Kind::BF16, tiles = half && tiles_attend(net);
+        const bool half = strip.kind == Kind::BF16, whole = strip.kind == Kind::INT8;
+        const bool tiles = half ? tiles_attend(net) : whole && TILES;
         const int64_t group = net.heads / net.kv_heads;
         if (tiles) configure(16, 16);
         int64_t number = 0;
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
             const int64_t all = s.past + s.base + s.count;
-            const int64_t block = tiles ? std::max<int64_t>(1, 16 / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
+            const int64_t block = tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
             for (int64_t first = 0; first < s.count; first += block)
                 for (int64_t head = 0; head < net.kv_heads; ++head) {
                     if (number++ % team.size() != id) continue;
                     const Unit unit{&s, entries, head, first, std::min(block, s.count - first)};
                     const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
-                    if (tiles) attend_tiles(look, unit);
+                    if (tiles && whole) attend_whole(look, unit);
+                    else if (tiles) attend_tiles(look, unit);
+                    else if (whole) attend_any<int8_t>(look, unit);
                     else if (half) attend_any<uint16_t>(look, unit);
                     else attend_any<float>(look, unit);
                 }
