@@ -168,6 +168,7 @@ struct Session {
         }
         room(ws.turns, rows * (int64_t)net.ropes.size() * 2 * round_up(net.dim, 16));
         room(ws.entry, rows);
+        room(ws.crowns, plan.num_wanted * CROWNS);
         room(ws.scores, team->size());
         room(ws.wide, team->size());
         int64_t all = 0;

@@ -15,6 +15,7 @@ constexpr int TILE = 32;      // outputs whose weights lie together
 constexpr int GROUP = 32;     // inputs that share a multiplier in INT4
 constexpr int FLIPPED = 16;   // bit of a multiplier
 constexpr int FOUR = 16 * 64 + 64;  // bytes of 64 inputs of a tile of INT4: nibbles, then multipliers
+constexpr int CROWNS = 32; // of a row of logits that are looked through one by one
 constexpr int HEAD_MAX = 1024; // numbers of a head
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
@@ -129,6 +130,11 @@ struct Plan {
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };
 
+struct Peak {
+    int64_t token;
+    float value, mass;
+};
+
 // Scratch memory of a pass; grows and is kept.
 struct Workspace {
     std::vector<float> x, before, a, b, turns;
@@ -136,6 +142,7 @@ struct Workspace {
     std::vector<uint16_t> halves;
     std::vector<std::vector<uint8_t>> wide;  // per thread: a tile of INT4 as one of INT8
     std::vector<float> scales;
+    std::vector<Peak> crowns;  // of each part of a row of logits
     std::vector<int32_t> sums, groups;
     std::vector<std::vector<float>> scores;  // per thread
     std::vector<int64_t> entry;              // row of the cache that every row of the pass writes

@@ -190,31 +190,50 @@ private:
         return rope < 0 ? nullptr : ws.turns.data() + (r * (int64_t)net.ropes.size() + rope) * 2 * size.turn;
     }
 
-    // The first most likely token of a row, its logit (NaN where the row has one) and the sum of e^(logit - peak).
-    void crown(int64_t i) {
-        const float* row = plan.logits + i * net.vocab;
-        const int64_t whole = net.vocab / 16 * 16;
+    // The first largest of a part of a row's logits (NaN where there is one), and the sum of e^(logit - that).
+    Peak crown(const float* row, int64_t begin, int64_t end) const {
+        const int64_t whole = begin + (end - begin) / 16 * 16;
         vf most = splat(-std::numeric_limits<float>::infinity());
         vi broken = vi{};
-        for (int64_t j = 0; j < whole; j += 16) {
+        for (int64_t j = begin; j < whole; j += 16) {
             const vf v = load(row + j);
             broken |= v != v;
             most = larger(most, v);
         }
         float top = largest(most);
-        for (int64_t j = whole; j < net.vocab; ++j) top = row[j] > top ? row[j] : top;
+        for (int64_t j = whole; j < end; ++j) top = row[j] > top ? row[j] : top;
         bool bad = false;
         for (int j = 0; j < 16; ++j) bad |= broken[j] != 0;
-        for (int64_t j = whole; j < net.vocab; ++j) bad |= row[j] != row[j];
-        int64_t best = 0;
-        while (best < net.vocab && !(bad ? row[best] != row[best] : row[best] == top)) ++best;
+        for (int64_t j = whole; j < end; ++j) bad |= row[j] != row[j];
+        int64_t best = begin;
+        while (best + 1 < end && !(bad ? row[best] != row[best] : row[best] == top)) ++best;
         vf mass = zero();
-        for (int64_t j = 0; j < whole; j += 16) mass += exponential(load(row + j) - top);
+        for (int64_t j = begin; j < whole; j += 16) mass += exponential(load(row + j) - top);
         float rest = sum(mass);
-        for (int64_t j = whole; j < net.vocab; ++j) rest += std::exp(row[j] - top);
-        plan.best[i] = best;
-        plan.peak[i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
-        plan.mass[i] = rest;
+        for (int64_t j = whole; j < end; ++j) rest += std::exp(row[j] - top);
+        return {best, bad ? std::numeric_limits<float>::quiet_NaN() : top, rest};
+    }
+
+    // That of whole rows. The parts are the same however many threads there are; each takes about what it wrote.
+    void crown_all() {
+        const int64_t each = round_up((net.vocab + CROWNS - 1) / CROWNS, 16), parts = (net.vocab + each - 1) / each;
+        mine(parts, [&](int64_t part) {
+            for (int64_t i = 0; i < plan.num_wanted; ++i)
+                ws.crowns[i * CROWNS + part] = crown(plan.logits + i * net.vocab, part * each, std::min(net.vocab, (part + 1) * each));
+        });
+        team.meet();
+        mine(plan.num_wanted, [&](int64_t i) {
+            const Peak* found = ws.crowns.data() + i * CROWNS;
+            Peak top = found[0];
+            for (int64_t part = 1; part < parts && top.value == top.value; ++part)
+                if (!(found[part].value <= top.value)) top = found[part];
+            plan.best[i] = top.token;
+            plan.peak[i] = top.value;
+            plan.mass[i] = 0;
+            for (int64_t part = 0; part < parts; ++part)  // one that holds nothing but minus infinity weighs nothing
+                if (found[part].value != -std::numeric_limits<float>::infinity())
+                    plan.mass[i] += found[part].mass * std::exp(found[part].value - top.value);
+        });
     }
 
     template <typename F> void mine(int64_t total, F&& f) {
@@ -320,14 +339,19 @@ private:
         const bool tiles = half ? tiles_attend(net) : whole && TILES;
         const int64_t group = net.heads / net.kv_heads;
         if (tiles) configure(16, 16);
-        int64_t number = 0;
+        auto keys_of = [](const Segment& s) { return s.past + s.base + s.count; };
+        auto rows_of = [&](const Segment& s) {  // that look together
+            return tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group)
+                         : std::clamp<int64_t>(SCORES / (keys_of(s) * group), 1, 16);
+        };
+        int64_t total = 0, before = 0;  // keys that are looked at, by all units and by those before
+        for (const Segment& s : plan.segments) total += (s.count + rows_of(s) - 1) / rows_of(s) * net.kv_heads * keys_of(s);
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
-            const int64_t all = s.past + s.base + s.count;
-            const int64_t block = tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
-            for (int64_t first = 0; first < s.count; first += block)
-                for (int64_t head = 0; head < net.kv_heads; ++head) {
-                    if (number++ % team.size() != id) continue;
+            const int64_t all = keys_of(s), block = rows_of(s);
+            for (int64_t head = 0; head < net.kv_heads; ++head)
+                for (int64_t first = 0; first < s.count; first += block, before += all) {
+                    if ((2 * before + all) * team.size() / (2 * total) != id) continue;  // a head's keys stay with a thread
                     const Unit unit{&s, entries, head, first, std::min(block, s.count - first)};
                     const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
                     if (tiles && whole) attend_whole(look, unit);
@@ -402,7 +426,7 @@ private:
             std::copy_n(both, net.vocab - t * TILE, at);
         });
         team.meet();
-        mine(plan.num_wanted, [&](int64_t i) { crown(i); });
+        crown_all();
     }
 };
 

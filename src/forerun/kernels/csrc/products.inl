@@ -265,6 +265,7 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
 
 constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache
+constexpr int64_t SOON = 64;          // lines of weights that are asked for while those of a tile become outputs
 
 // Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
 void configure(int64_t first, int64_t second) {
@@ -342,6 +343,7 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
     const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
     const int64_t width = whole ? in.stride : 2 * in.stride;
     // Many rows: a block of them stays near while some tiles pass it, and these tiles while all blocks do.
+    const int64_t lines = SOON / std::min(rows, most / P);
     const int64_t band = count > most ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
     if (count > most) configure(16, 16);
     else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
@@ -354,7 +356,9 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
                 if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums);
                 else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums);
                 const int64_t end = std::min(rows, (first + most) / P);
+                const uint8_t* soon = w + bytes + LEAD;  // while sums are written, or memory would rest
                 for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
+                    if (!first) for (int64_t i = 0; i < lines; ++i, soon += 64) __builtin_prefetch(soon, 0, 2);
                     vf out[2];
                     if constexpr (whole) {
                         vi both[P][2];
