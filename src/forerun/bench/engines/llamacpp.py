@@ -72,9 +72,12 @@ class Engine:
         if self.api.llama_decode(self.context, batch):
             raise RuntimeError("llama.cpp could not run a pass")
 
+    def _logits(self, row: int) -> np.ndarray:
+        """Those of a row of the last pass, where llama.cpp keeps them until the next."""
+        return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.context, row), (self.vocabulary,))
+
     def _best(self, row: int) -> int:
-        logits = self.api.llama_get_logits_ith(self.context, row)
-        return int(np.ctypeslib.as_array(logits, (self.vocabulary,)).argmax())
+        return int(self._logits(row).argmax())
 
     def _read(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         """Forget everything, read the prompts; the token after each."""
@@ -115,6 +118,17 @@ class Engine:
             times.append(perf_counter() - began)
             self.api.llama_memory_seq_rm(self.memory, 0, past, -1)
         return {"seconds": sorted(times[1:])[_REPEATS // 2], "tokens": len(rows)}
+
+    def score(self, tokens: list[int], file: str) -> None:
+        """Read a text from its start; logits after every token, as numpy's file of float32 [tokens, vocabulary]."""
+        self.api.llama_memory_clear(self.memory, 1)
+        found = np.empty((len(tokens), self.vocabulary), np.float32)
+        for first in range(0, len(tokens), _BATCH):
+            part = tokens[first : first + _BATCH]
+            self._put([(token, at, 0) for at, token in enumerate(part, first)], len(part))
+            for row in range(len(part)):
+                found[first + row] = self._logits(row)
+        np.save(file, found)
 
 
 def _only_errors(level: int, text: bytes, _: object) -> None:
