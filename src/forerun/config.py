@@ -118,7 +118,9 @@ class Config:
     scheduler: str = option("fcfs", "which requests run in a step")
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option(
-        "auto", "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; auto rounds nothing on a CPU"
+        "auto",
+        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; "
+        "auto rounds nothing on a CPU",
     )
     device: str = option("auto", "auto, cpu or cuda")
     threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
