@@ -35,6 +35,7 @@ from forerun.weights.load import Checkpoint
 WINDOW = 512  # tokens that are read together; the first ones have little to go by
 LETTERS = 32  # of a text per token, at most, so that a long one is not encoded whole
 EXACT = "exact"
+_WIDE = 110  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -230,12 +231,12 @@ def show(found: dict[str, Any]) -> None:
     others = dict.fromkeys(f"{c['engine']} {c['version']}" for c in found["cases"] if "engine" in c)
     table = Table(title=title, caption=", ".join(others))
     for head in ("weights", "MiB", "bits", "perplexity", "KL", "99% below", "same token"):
-        table.add_column(head, justify="left" if head == "weights" else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head == "weights" else "right")
     for c in found["cases"]:
         divergences = f"{c['kl']:.2e}", f"{c['kl_p99']:.2e}"
         sizes = f"{c['mib']:.1f}", f"{c['bits']:.2f}", f"{c['perplexity']:.3f}"
         table.add_row(Path(c["name"]).name, *sizes, *divergences, f"{c['same_token']:.1%}")
-    console = Console()
+    console = Console(width=None if Console().is_terminal else _WIDE)
     console.print(table)
     for note in found["notes"]:
         console.print(note, markup=False)
