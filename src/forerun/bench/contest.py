@@ -5,8 +5,8 @@ round every engine does each task once, in an order that moves on from task to t
 stopped. Ratios are taken within a round, where the machine was the same for both. Speculation is measured where an
 agreement is given and the engine has a draft model of its own: checkpoints.py says how one is made that guesses right
 as often as was asked for. All tasks then run on that pair's target, whose passes cost the same.
-Does not: take ratios of forerun's further variants, which have rows of their own (w8a8 is faster than int8 and loses
-more, as `forerun bench quality` shows); compare texts, which random weights do not have; compare quality, which differs
+Does not: take ratios of forerun's further variants, which have rows of their own (w8a8 loses more than int8, as
+`forerun bench quality` shows); compare texts, which random weights do not have; compare quality, which differs
 at equal bits; install anything; run on a GPU.
 """
 

@@ -156,8 +156,9 @@ _LAYER = {
 
 def write_gguf(source: Path, target: Path) -> None:
     """A Llama checkpoint in bfloat16 as GGUF; vectors become float32, as llama.cpp wants them."""
-    gguf: Any = import_module("gguf")
     config = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))
+    _check(config)
+    gguf: Any = import_module("gguf")
     writer = gguf.GGUFWriter(target, "llama")
     _write_facts(writer, gguf, config)
     _write_vocabulary(writer, gguf, source, config["vocab_size"])
@@ -174,6 +175,13 @@ def write_gguf(source: Path, target: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _check(config: dict[str, Any]) -> None:
+    """Refuse what would become another model on the way."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if config["model_type"] != "llama" or rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise NotImplementedError("only models of type llama whose rotations are not scaled are converted")
 
 
 def _write_facts(writer: Any, gguf: Any, config: dict[str, Any]) -> None:  # noqa: ANN401 - the package's own
