@@ -123,7 +123,7 @@ def quality_rows(report: Report) -> list[tuple[str, ...]]:
         (
             f"{c['name']} ({c['version']})" if "version" in c else Path(c["name"]).name,
             f"{c['mib']:.1f}",
-            f"{c['bits']:.2f}",
+            f"{c['bits']:.2f}" if "bits" in c else "–",
             f"{c['perplexity']:.2f}",
             f"{c['kl']:.2g} ± {c['kl_error']:.1g}",
             f"{c['same_token']:.1%}",

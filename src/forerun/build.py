@@ -21,7 +21,7 @@ from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
 from forerun.models.contract import Model
 from forerun.models.load import load_model
-from forerun.models.native import threads_for
+from forerun.models.native import cores, threads_for
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
@@ -79,7 +79,10 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
 def load_target(config: Config) -> Model:
     """The target, and the number of threads that torch's part of its passes uses."""
-    model = load_model(config.model, config.dtype, device_of(config), config.threads)
+    if config.threads > cores():
+        message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
+        raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
+    model = load_model(config.model, config.dtype, device_of(config), config.threads, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
 

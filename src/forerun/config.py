@@ -119,8 +119,11 @@ class Config:
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option(
         "auto",
-        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; "
-        "auto rounds nothing on a CPU",
+        "auto (rounds nothing on a CPU), fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: "
+        "w8a8 where it runs",
+    )
+    kv_dtype: str = option(
+        "auto", "keys and values: auto, fp32, bf16 or int8; auto is bf16 beside rounded weights on a CPU, else dtype"
     )
     device: str = option("auto", "auto, cpu or cuda")
     threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
@@ -136,7 +139,7 @@ class Config:
                 raise ConfigError(f"{f.name} is {value!r}; give a value of type {type(f.default).__name__}.")
             if not isinstance(value, str) and not value >= least:
                 raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
-        for name, allowed in (("dtype", DTYPES), ("device", ("auto", "cpu", "cuda"))):
+        for name, allowed in (("dtype", DTYPES), ("kv_dtype", KV_DTYPES), ("device", ("auto", "cpu", "cuda"))):
             if getattr(self, name) not in allowed:
                 raise ConfigError(unknown("Config", f"value of {name}", getattr(self, name), allowed))
 
@@ -149,6 +152,7 @@ class Config:
 
 
 DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "w8a8", "int4", "fastest")
+KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),

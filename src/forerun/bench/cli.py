@@ -156,10 +156,11 @@ def roofline(shapes: str, dtypes: str, context: int, rounds: int, threads: int) 
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [PACKED]...")
 @click.option("--text", type=click.Path(path_type=Path), required=True, help="A text to predict, UTF-8.")
 @click.option("--dtype", "dtypes", default="int8,int4", show_default=True, help="How weights are rounded; with commas.")
+@click.option("--kv-dtype", "kv_dtypes", default="", help="Each of them also with keys and values in fp32, bf16, int8.")
 @click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, from its start.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a pass [one per core].")
 @python_option("forerun alone")
-def quality(models: tuple[str, ...], text: Path, dtypes: str, pythons: tuple[str, ...], **values: int) -> None:
+def quality(models: tuple[str, ...], pythons: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
     """Measure perplexity and divergence from the exact MODEL, per precision and for folders PACKED of it.
 
     An engine whose interpreter is named reads the same text, with its own weights of those precisions.
@@ -167,8 +168,9 @@ def quality(models: tuple[str, ...], text: Path, dtypes: str, pythons: tuple[str
     from forerun.bench import quality as benchmark
     from forerun.bench.report import as_json
 
-    names = [name.strip() for name in dtypes.split(",") if name.strip()]
-    found = benchmark.run(benchmark.Order(models, text, names, pythons=_pairs(pythons), **values))
+    for name in ("dtypes", "kv_dtypes"):
+        values[name] = [word.strip() for word in values[name].split(",") if word.strip()]
+    found = benchmark.run(benchmark.Order(models, pythons=_pairs(pythons), **values))
     benchmark.show(found)
     click.echo(as_json(found))
 

@@ -47,6 +47,7 @@ class Order:
     dtypes: Sequence[str] = ("int8", "int4")
     tokens: int = 8192
     threads: int = 0
+    kv_dtypes: Sequence[str] = ()  # each weights' precision is measured with keys and values kept in these as well
     pythons: Mapping[str, str] = field(default_factory=dict)  # engine to read the windows too -> its interpreter
 
 
@@ -95,6 +96,7 @@ class Case:
 def run(order: Order, peers: Sequence[Peer] = PEERS) -> dict[str, Any]:
     """Every case over the same windows; what an engine fails at is left out, with a note."""
     entered, notes = asked(order, peers), list[str]()
+    weights = sum(math.prod(entry.shape) for entry in Checkpoint(folder_of(order.models[0])).entries.values())
     models = _models(order)
     exact = models[EXACT].info
     cases = [Case(name, model.info.weight_bytes, partial(_read, model)) for name, model in models.items()]
@@ -105,7 +107,6 @@ def run(order: Order, peers: Sequence[Peer] = PEERS) -> dict[str, Any]:
                 cases.append(_enter(entrant, order, Path(folder), exact.vocab_size, stack))
         for window in track(windows, "reading", console=Console(stderr=True), transient=True):
             cases = list(_read_by_all(cases, window, notes))
-    weights = sum(math.prod(entry.shape) for entry in Checkpoint(folder_of(order.models[0])).entries.values())
     return {
         "title": "What a precision costs",
         "benchmark": "quality",
@@ -126,6 +127,11 @@ def _models(order: Order) -> dict[str, Model]:
     exact = load_model(first, "auto", threads=order.threads)
     models = {EXACT: exact}
     models |= {dtype: load_model(first, dtype, threads=order.threads) for dtype in order.dtypes}
+    models |= {
+        f"{name} kv={kv}": load_model(first, dtype, threads=order.threads, kv_dtype=kv)
+        for name, dtype in ((EXACT, "auto"), *zip(order.dtypes, order.dtypes, strict=True))
+        for kv in order.kv_dtypes
+    }
     models |= {name: load_model(name, threads=order.threads) for name in others}
     for name, model in models.items():
         if model.info.vocab_size != exact.info.vocab_size:

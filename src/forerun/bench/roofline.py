@@ -157,9 +157,7 @@ def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
 def _figures(
     model: NativeTransformer, order: Order, times: dict[int, list[float]], speeds: list[float]
 ) -> dict[str, Any]:
-    layout = model.info.layout
-    per_token = sum(2 * h * d for h, d in zip(layout.heads, layout.dims, strict=True)) * layout.dtype.itemsize
-    read = model.info.weight_bytes + per_token * order.context
+    read = model.info.weight_bytes + model.info.layout.token_bytes * order.context
     one = float(np.median(times[order.widths[0]]))
     bandwidth = float(np.median(speeds))
     return {

@@ -15,10 +15,15 @@ from forerun.types import Facts, KVLayout, Pass, Segment
 
 
 class Rows(Protocol):
-    """Where keys and values lie, [heads, rows, dim] per layer; compiled passes write and read them there."""
+    """Where keys and values lie, [heads, rows, dim] per layer; compiled passes write and read them there.
+
+    In int8 each entry and head has a scale, [heads, rows, 1] per layer; else those tensors are empty.
+    """
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
+    key_scales: list[torch.Tensor]
+    value_scales: list[torch.Tensor]
 
 
 class Cache(ABC):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from forerun.bench import quality
 from forerun.bench.cli import command
 from forerun.bench.engines import Peer
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
 from forerun.quantize import Job, quantize
 
@@ -200,7 +200,20 @@ def test_the_command_takes_an_interpreter(run):
     assert "ENGINE=PATH" in run("reference", "--python", "venv/bin/python").output
     result = run("reference", "--python", f"openvino={sys.executable}", "--dtype", "int8", "--tokens", 20)
     assert isinstance(result.exception, ConfigError)
-    assert "openvino cannot be asked" in str(result.exception)
+    assert str(result.exception).startswith("openvino ")
+
+
+def test_what_keys_and_values_cost_is_measured_beside_each_precision(run, last_line):
+    result = run("reference", "--dtype", "int8", "--kv-dtype", "bf16,int8", "--tokens", 300)
+    assert result.exit_code == 0, result.output
+    cases = {case["name"]: case["kl"] for case in last_line(result)["cases"]}
+    assert list(cases) == [
+        "exact",
+        "int8",
+        *(f"{name} kv={kv}" for name in ("exact", "int8") for kv in ("bf16", "int8")),
+    ]
+    assert 0 < cases["exact kv=bf16"] < cases["exact kv=int8"] < cases["int8"]
+    assert cases["int8 kv=bf16"] == cases["int8"]
 
 
 def test_figures_are_those_of_the_formulas():
@@ -220,6 +233,9 @@ def test_what_cannot_be_compared_is_refused(folder, text, tmp_path):
         quality.run(quality.Order(["reference", str(folder)], text, (), 100))
     with pytest.raises(ConfigError, match=r"cannot read '.*none' .*; name a text in UTF-8"):
         quality.run(quality.Order(["reference"], tmp_path / "none", (), 100))
+    quantize("reference", tmp_path / "packed", Job("int8"))
+    with pytest.raises(ModelError, match=r"packed has no weights; put model\.safetensors"):  # it is not the exact model
+        quality.run(quality.Order([str(tmp_path / "packed")], text, (), 100))
     (tmp_path / "short").write_text("")
     with pytest.raises(ConfigError, match="too few to predict one; name a longer text"):
         quality.run(quality.Order(["reference"], tmp_path / "short", (), 100))
