@@ -121,8 +121,9 @@ def quality_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per precision."""
     return [
         (
-            Path(c["name"]).name,
+            f"{c['name']} ({c['version']})" if "version" in c else Path(c["name"]).name,
             f"{c['mib']:.1f}",
+            f"{c['bits']:.2f}" if "bits" in c else "–",
             f"{c['perplexity']:.2f}",
             f"{c['kl']:.2g} ± {c['kl_error']:.1g}",
             f"{c['same_token']:.1%}",
@@ -147,7 +148,7 @@ def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
 CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
-QUALITY = ("weights", "MiB", "perplexity", "KL, nats per token", "same likeliest token")
+QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TABLES = {
     "roofline": (ROOFLINE, roofline_rows),

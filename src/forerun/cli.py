@@ -174,7 +174,7 @@ def demo(prompt: str, repeats: int, **values: Any) -> None:  # noqa: ANN401
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--dtype", default="int8", show_default=True, help="int8, int4 or bf16.")
-@click.option("--scales", default="nearest", show_default=True, help="nearest (largest weight) or mse (least squares).")
+@click.option("--scales", help="mse (least squares) or nearest (largest weight, as at load) [mse].")
 @click.option(
     "--calibrate", multiple=True, type=click.Path(path_type=Path), help="Round for this text; may be repeated."
 )

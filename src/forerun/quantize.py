@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,13 +41,13 @@ class Job:
     """What is to be made."""
 
     dtype: str = "int8"
-    scales: str = "nearest"
+    scales: str | None = None  # None: by least squares, which bf16 does without
     calibrate: Sequence[Path] = ()  # texts
 
 
 def quantize(model: str, out: Path, job: Job) -> dict[str, Any]:
     """Write the folder `out`; returns what it holds."""
-    _check(job)
+    job = _checked(job)
     folder = folder_of(model)
     if (folder / NAME).is_file():
         raise ConfigError(f"{folder} is packed already; quantize the model that it was made of.")
@@ -68,12 +68,16 @@ def quantize(model: str, out: Path, job: Job) -> dict[str, Any]:
     return {"folder": str(out), "dtype": job.dtype, "scales": job.scales, "bytes": nbytes}
 
 
-def _check(job: Job) -> None:
-    for what, got, known in (("dtype", job.dtype, DTYPES), ("scales", job.scales, SCALES)):
-        if got not in known:
-            raise ConfigError(f"--{what} is {got!r}; use one of: {', '.join(known)}.")
-    if job.dtype == "bf16" and (job.scales != "nearest" or job.calibrate):
+def _checked(job: Job) -> Job:
+    """The job with its scales; ConfigError for what cannot be made."""
+    if job.dtype == "bf16" and (job.scales or job.calibrate):
         raise ConfigError("bf16 has no scales to choose; leave --scales and --calibrate out, or use int8 or int4.")
+    if job.dtype != "bf16":
+        job = replace(job, scales=job.scales or "mse")
+    for what, got, known in (("dtype", job.dtype, DTYPES), ("scales", job.scales, (*SCALES, None))):
+        if got not in known:
+            raise ConfigError(f"--{what} is {got!r}; use one of: {', '.join(filter(None, known))}.")
+    return job
 
 
 def recipe_of(folder: Path, values: dict[str, Any]) -> Recipe:
@@ -93,7 +97,7 @@ def _write(path: Path, folder: Path, recipe: Recipe, values: dict[str, Any], job
     module: Any = native.load()
     reader = Reader(Checkpoint(folder), recipe, torch.float32, torch.device("cpu"))
     improve = _calibration(folder, recipe, job.calibrate).improve if job.calibrate else None
-    packer = Packer(recipe, reader, Rounding(DTYPES[job.dtype], SCALES[job.scales], improve))
+    packer = Packer(recipe, reader, Rounding(DTYPES[job.dtype], SCALES[job.scales or "nearest"], improve))
     facts = {"dtype": job.dtype, "layout": module.LAYOUT, "family": values["model_type"], "config": digest(values)}
     facts |= {"scales": job.scales, "calibrated": bool(job.calibrate)}
     with path.open("wb") as file:

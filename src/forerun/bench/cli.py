@@ -38,6 +38,12 @@ def shared_options(command: Command) -> Command:
     return command
 
 
+def python_option(default: str) -> Callable[[Command], Command]:
+    """Which interpreter an engine runs in."""
+    text = "Interpreter that has an engine installed, as in llama.cpp=venv/bin/python; may be repeated"
+    return click.option("--python", "pythons", metavar="ENGINE=PATH", multiple=True, help=f"{text} [{default}].")
+
+
 @click.group("bench", invoke_without_command=True)
 @shared_options
 @config_options
@@ -153,13 +159,18 @@ def roofline(shapes: str, dtypes: str, context: int, rounds: int, threads: int) 
 @click.option("--kv-dtype", "kv_dtypes", default="", help="Each of them also with keys and values in fp32, bf16, int8.")
 @click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, from its start.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a pass [one per core].")
-def quality(models: tuple[str, ...], text: Path, dtypes: str, kv_dtypes: str, **values: int) -> None:
-    """Measure perplexity and divergence from the exact MODEL, per precision and for folders PACKED of it."""
+@python_option("forerun alone")
+def quality(models: tuple[str, ...], pythons: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+    """Measure perplexity and divergence from the exact MODEL, per precision and for folders PACKED of it.
+
+    An engine whose interpreter is named reads the same text, with its own weights of those precisions.
+    """
     from forerun.bench import quality as benchmark
     from forerun.bench.report import as_json
 
-    names, kept = ([name.strip() for name in given.split(",") if name.strip()] for given in (dtypes, kv_dtypes))
-    found = benchmark.run(benchmark.Order(models, text, names, kv_dtypes=kept, **values))
+    for name in ("dtypes", "kv_dtypes"):
+        values[name] = [word.strip() for word in values[name].split(",") if word.strip()]
+    found = benchmark.run(benchmark.Order(models, pythons=_pairs(pythons), **values))
     benchmark.show(found)
     click.echo(as_json(found))
 
@@ -174,13 +185,7 @@ def quality(models: tuple[str, ...], text: Path, dtypes: str, kv_dtypes: str, **
 @click.option("--shapes", default="125M,360M", show_default=True, help="1M, 125M, 360M, 1.1B; with commas.")
 @click.option("--dtype", "dtypes", default="int8,int4,bf16", show_default=True, help="Bits of a weight; with commas.")
 @click.option("--only", default="", help="Engines to run beside forerun, with commas [all that are installed].")
-@click.option(
-    "--python",
-    "pythons",
-    metavar="ENGINE=PATH",
-    multiple=True,
-    help="Interpreter that has an engine installed, as in llama.cpp=venv/bin/python; may be repeated [this one].",
-)
+@python_option("this one")
 @click.option(
     "--agreement",
     type=click.FloatRange(0, 1),

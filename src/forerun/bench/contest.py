@@ -5,8 +5,9 @@ round every engine does each task once, in an order that moves on from task to t
 stopped. Ratios are taken within a round, where the machine was the same for both. Speculation is measured where an
 agreement is given and the engine has a draft model of its own: checkpoints.py says how one is made that guesses right
 as often as was asked for. All tasks then run on that pair's target, whose passes cost the same.
-Does not: compare texts, which random weights do not have; compare quality, which differs at equal bits; install
-anything; run on a GPU.
+Does not: take ratios of forerun's further variants, which have rows of their own (w8a8 loses more than int8, as
+`forerun bench quality` shows); compare texts, which random weights do not have; compare quality, which differs
+at equal bits; install anything; run on a GPU.
 """
 
 import sys
@@ -35,6 +36,7 @@ from forerun.bench.children import (
     busy_cpu_seconds,
     cpu_seconds,
 )
+from forerun.bench.engines import DTYPES, OWN, PEERS, Entrant, Peer, entrants
 from forerun.bench.figures import Spread
 from forerun.bench.roofline import SHAPES
 from forerun.errors import ConfigError, ForerunError, unknown
@@ -43,50 +45,12 @@ from forerun.models.native import threads_for
 
 Task = tuple[str, dict[str, Any]]  # its name, and what the engine is asked
 
-DTYPES = ("int8", "int4", "bf16")
 KINDS = ("decode", "prefill", "batch", "width", "speculate")  # of tasks
 _BUFFER = 512 << 20  # bytes that are read to learn the memory's speed; far more than any cache holds
 _SPECIAL = 300  # token ids below are bytes and marks
 _WARM_UP_TOKENS = 16
 _MIB = 2**20
 _WIDE = 170  # columns where the output is no terminal
-
-
-@dataclass(frozen=True)
-class Peer:
-    """An engine, and how it calls weights of about so many bits."""
-
-    name: str
-    file: str  # below engines/
-    packages: str  # what pip installs for it
-    variants: Mapping[str, tuple[str, ...]]  # dtype -> its own names; the first word names the converted files
-    converts: bool = True
-
-
-OWN = Peer(
-    "forerun", "own.py", "forerun", {"int8": ("int8",), "int4": ("int4",), "bf16": ("auto", "bf16")}, converts=False
-)
-PEERS = (
-    Peer(
-        "llama.cpp",
-        "llamacpp.py",
-        "llama-cpp-python gguf numpy",
-        {"int8": ("Q8_0",), "int4": ("Q4_0", "Q4_K_M"), "bf16": ("BF16",)},
-    ),
-    Peer(
-        "openvino",
-        "openvino.py",
-        "openvino openvino-genai optimum-intel nncf",
-        {"int8": ("int8 SDPA", "int8 PA"), "int4": ("int4 SDPA", "int4 PA")},
-    ),
-    Peer(
-        "onnxruntime-genai",
-        "ort.py",
-        "onnxruntime-genai onnx onnx-ir torch transformers",
-        {"int8": ("int8",), "int4": ("int4",)},
-    ),
-    Peer("transformers", "hf.py", "transformers torch", {"bf16": ("bf16",)}, converts=False),
-)
 
 
 @dataclass(frozen=True)
@@ -107,19 +71,6 @@ class Order:
     sequences: int = 8
     context: int = 256
     widths: Sequence[int] = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """One engine with one kind of weights."""
-
-    peer: Peer
-    dtype: str
-    variant: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.peer.name} {self.variant}"
 
 
 @dataclass
@@ -182,7 +133,8 @@ def run(order: Order, peers: Sequence[Peer] = PEERS, own: Peer = OWN) -> dict[st
     """Every shape, one after the other."""
     check(order, peers)
     threads = order.threads or threads_for(_BUFFER)
-    cases = [case(shape, order, entrants(order, peers, own), threads) for shape in order.shapes]
+    chosen = [own, *(peer for peer in peers if not order.only or peer.name in order.only)]
+    cases = [case(shape, order, entrants(chosen, order.dtypes), threads) for shape in order.shapes]
     return {
         "title": "forerun beside other engines, the same random weights",
         "benchmark": "peers",
@@ -209,17 +161,6 @@ def check(order: Order, peers: Sequence[Peer]) -> None:
         for name in given:
             if name not in known:
                 raise ConfigError(unknown("forerun bench peers", what, name, known))
-
-
-def entrants(order: Order, peers: Sequence[Peer], own: Peer) -> list[Entrant]:
-    """Who is to run: forerun first, then the peers, by dtype."""
-    chosen = [own, *(peer for peer in peers if not order.only or peer.name in order.only)]
-    return [
-        Entrant(peer, dtype, variant)
-        for dtype in order.dtypes
-        for peer in chosen
-        for variant in peer.variants.get(dtype, ())
-    ]
 
 
 def case(shape: str, order: Order, asked: Sequence[Entrant], threads: int) -> dict[str, Any]:
@@ -256,8 +197,7 @@ def _enter(contest: Contest, entrant: Entrant, order: Order, source: Path, threa
         facts = child.ask("begin") | child.ask("load", path=str(path), variant=entrant.variant, threads=threads)
         facts["loaded_bytes"] = child.ask("memory")["peak_bytes"]
     except MissingError as problem:
-        remedy = f"no module {str(problem)!r} for {python}; {python} -m pip install {peer.packages}"
-        contest.leave_out(peer.name, MissingError(remedy))
+        contest.leave_out(peer.name, MissingError(peer.remedy(str(problem), python)))
     except (RefusedError, FailedError, DiedError) as problem:
         contest.leave_out(entrant.name, problem)
     else:
@@ -284,17 +224,16 @@ def _draft(contest: Contest, runner: Runner, engine: Engine, source: Path, log: 
 
 def _converted(engine: Engine, entrant: Entrant, source: Path, log: Path) -> Path:
     """The peer's own files, made once by a process that does nothing else."""
-    kind = entrant.variant.split()[0]
 
     def make(folder: Path) -> None:
         child = Child(engine, log)
         try:
-            child.ask("prepare", source=str(source), target=str(folder), variant=kind)
+            child.ask("prepare", source=str(source), target=str(folder), variant=entrant.kind)
         finally:
             child.close()
 
     prefix = "" if source.name == "checkpoint" else f"{source.name}-"
-    return once(source.parent / f"{prefix}{entrant.peer.name}-{kind}", make)
+    return once(source.parent / f"{prefix}{entrant.peer.name}-{entrant.kind}", make)
 
 
 def _rounds(contest: Contest, order: Order, threads: int) -> tuple[list[float], float]:
@@ -387,8 +326,8 @@ def _figures(runner: Runner) -> dict[str, Any]:
 
 
 def _ratios(runners: Sequence[Runner], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """forerun's speed over that of the fastest peer of the same dtype, by task; above 1 forerun is faster."""
-    for own in (r for r in runners if r.entrant.peer.name == OWN.name):
+    """Speed of forerun's first variant over the fastest peer of the same dtype, by task; above 1 forerun is faster."""
+    for own in (r for r in runners if r.entrant.peer.name == OWN.name and r.entrant.leads):
         peers = [r for r in runners if r.entrant.peer.name != OWN.name and r.entrant.dtype == own.entrant.dtype]
         for task in names:
             able = [r for r in peers if r.seconds.get(task)]

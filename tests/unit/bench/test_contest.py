@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from forerun.bench import contest
 from forerun.bench.cli import command
-from forerun.bench.contest import Order, Peer
+from forerun.bench.contest import Order
+from forerun.bench.engines import OWN, PEERS, Peer, entrants
 from forerun.errors import ConfigError
 from forerun.kernels import native
 
@@ -78,6 +79,13 @@ REFUSES = """
     def load(self, path, variant, threads):
         raise NotImplementedError("this dtype is not known.")
 """
+FINE_FAILS = """
+    def load(self, path, variant, threads):
+        if variant == "fine":
+            raise NotImplementedError("not here.")
+        self.name, self.calls = "forerun " + variant, 0
+        return {"load_seconds": 0.5}
+"""
 SMALL = {"prompt": 4, "tokens": 5, "prefill": 6, "sequences": 2, "context": 3, "widths": (1, 2), "rounds": 3}
 
 
@@ -103,9 +111,9 @@ def make(tmp_path):
 def race(tmp_path, make):
     """Runs forerun's stand-in and some peers at the smallest shape."""
 
-    def run(*peers, **order):
+    def run(*peers, own=None, **order):
         given = {**SMALL, "dtypes": ("int8",), **order}
-        own = make("forerun", 0.5)
+        own = own or make("forerun", 0.5)
         return contest.run(Order(tmp_path / "work", shapes=("1M",), **given), peers, own)
 
     return run
@@ -151,6 +159,15 @@ def test_figures_ratios_and_the_shape_of_the_report(race, make):
 def test_only_equal_bits_are_compared(race, make):
     report = race(make("a", 0.1, int4=("q4",)), make("b", int8=("q8",)), dtypes=("int8", "int4"))
     assert {r["best_peer"] for r in report["cases"][0]["ratios"]} == {"b q8"}
+
+
+@pytest.mark.parametrize("rows", [["forerun fine", "forerun fast"], ["forerun fast"]])
+def test_a_further_variant_of_forerun_has_rows_and_no_ratios(race, make, rows):
+    own = make("forerun", 0.5, extra=BATCH if len(rows) > 1 else BATCH + FINE_FAILS, int8=("fine", "fast"))
+    (case,) = race(make("a"), own=own)["cases"]
+    assert list(case["entrants"]) == [*rows, "a q8"]
+    assert all(case["entrants"][name]["tasks"]["decode"]["runs"] == 3 for name in rows)
+    assert {ratio["forerun"] for ratio in case["ratios"]} == {"forerun fine"} & {*rows}
 
 
 def test_conversions_are_made_once(race, make, tmp_path):
@@ -214,9 +231,10 @@ def test_speculation_is_measured_where_there_is_any(race, make):
 def test_forerun_itself_does_every_task(tmp_path):
     order = Order(tmp_path, shapes=("1M",), dtypes=("int8",), threads=1, agreement=0.8, **{**SMALL, "tokens": 32})
     (case,) = contest.run(order, peers=())["cases"]
-    (mine,) = case["entrants"].values()
-    assert list(mine["tasks"]) == ["decode", "prefill", "batch", "speculate", "width 1", "width 2"]
-    assert all(figure["runs"] == 3 and figure["median"] > 0 for figure in mine["tasks"].values())
+    assert list(case["entrants"]) == ["forerun int8", "forerun w8a8"]
+    for mine in case["entrants"].values():
+        assert list(mine["tasks"]) == ["decode", "prefill", "batch", "speculate", "width 1", "width 2"]
+        assert all(figure["runs"] == 3 and figure["median"] > 0 for figure in mine["tasks"].values())
     assert case["bandwidth_gbs"]["runs"] == 3
     assert case["ratios"] == []
 
@@ -237,10 +255,12 @@ def test_what_does_not_exist_is_refused(tmp_path, order, name):
         contest.run(Order(tmp_path, **order))
 
 
-def test_the_choice_of_peers_is_kept(tmp_path):
-    order = Order(tmp_path, dtypes=("int4",), only=("llama.cpp",))
-    names = [entrant.name for entrant in contest.entrants(order, contest.PEERS, contest.OWN)]
-    assert names == ["forerun int4", "llama.cpp Q4_0", "llama.cpp Q4_K_M"]
+def test_the_choice_of_peers_is_kept(race, make):
+    report = race(make("a"), make("b"), only=("b",))
+    assert list(report["cases"][0]["entrants"]) == ["forerun q8", "b q8"]
+    names = [entrant.name for entrant in entrants([OWN, *PEERS[:1]], ("int4", "int8"))]
+    fours, eights = ["forerun int4", "llama.cpp Q4_0", "llama.cpp Q4_K_M"], ["forerun int8", "forerun w8a8"]
+    assert names == [*fours, *eights, "llama.cpp Q8_0"]
 
 
 def test_the_command_ends_in_json(monkeypatch, make, tmp_path):

@@ -63,7 +63,7 @@ def llama(tmp_path_factory):
 @pytest.fixture
 def folder(llama, tmp_path):
     """A packed folder that a test may break."""
-    quantize(str(llama), tmp_path / "packed", Job("int8"))
+    quantize(str(llama), tmp_path / "packed", Job("int8", "nearest"))
     return tmp_path / "packed"
 
 
@@ -72,7 +72,7 @@ def test_a_packed_folder_gives_the_bits_of_its_model(tmp_path, family):
     stored = save(tmp_path / "stored", family)
     for dtype in DTYPES:
         out = tmp_path / dtype
-        found = quantize(str(stored), out, Job(dtype))
+        found = quantize(str(stored), out, Job(dtype, None if dtype == "bf16" else "nearest"))
         model, plain = load_model(out), load_model(stored, dtype)
         assert torch.equal(logits(model), logits(plain))
         assert model.info.weight_bytes == plain.info.weight_bytes <= found["bytes"]
@@ -175,7 +175,7 @@ def test_rows_of_tokens_are_checked_too(tmp_path):
 
 def test_a_piece_of_several_blocks_is_read_whole(monkeypatch, tmp_path, llama):
     monkeypatch.setattr(packed, "BLOCK", 1000)
-    quantize(str(llama), tmp_path / "blocks", Job("int8"))
+    quantize(str(llama), tmp_path / "blocks", Job("int8", "nearest"))
     assert max(len(p.checks) for p in PackedFile(tmp_path / "blocks" / NAME).pieces.values()) > 5
     assert torch.equal(logits(load_model(tmp_path / "blocks")), logits(load_model(llama, "int8")))
 
@@ -205,13 +205,25 @@ def test_a_gpu_is_refused(folder):
 
 def test_the_command_says_what_it_wrote(llama, tmp_path):
     out = tmp_path / "packed"
-    result = CliRunner().invoke(program, ["quantize", str(llama), str(out), "--dtype", "int4", "--scales", "mse"])
+    result = CliRunner().invoke(program, ["quantize", str(llama), str(out), "--dtype", "int4"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["bytes"] == sum(piece.nbytes for piece in PackedFile(out / NAME).pieces.values())
     assert {**report, "bytes": 0} == {"folder": str(out), "dtype": "int4", "scales": "mse", "bytes": 0}
     assert PackedFile(out / NAME).facts["scales"] == "mse"
     assert not torch.equal(logits(load_model(out)), logits(load_model(llama, "int4")))
+
+
+def test_scales_are_by_least_squares_unless_told_otherwise(llama, tmp_path):
+    read = {}
+    for scales in (None, "mse", "nearest"):
+        out = tmp_path / str(scales)
+        assert quantize(str(llama), out, Job("int8", scales))["scales"] == (scales or "mse")
+        read[scales] = logits(load_model(out))
+    assert torch.equal(read[None], read["mse"])
+    assert torch.equal(read["nearest"], logits(load_model(llama, "int8")))
+    assert not torch.equal(read["mse"], read["nearest"])
+    assert quantize(str(llama), tmp_path / "bf16", Job("bf16"))["scales"] is None
 
 
 def test_without_compiled_passes_there_is_a_sentence(folder, llama, tmp_path, monkeypatch):
@@ -226,7 +238,8 @@ def test_without_compiled_passes_there_is_a_sentence(folder, llama, tmp_path, mo
     ("job", "sentence"),
     [
         (Job("int3"), "--dtype is 'int3'; use one of: int8, int4, bf16"),
-        (Job("int8", "best"), "--scales is 'best'; use one of: nearest, mse"),
+        (Job("int8", "best"), "--scales is 'best'; use one of: nearest, mse."),
+        (Job("bf16", "nearest"), "bf16 has no scales to choose; leave"),
         (Job("bf16", "mse"), "bf16 has no scales to choose; leave"),
     ],
 )

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-ORDERS = ("decode", "prefill", "batch", "width", "speculate")  # what an engine may be asked to do, and may lack
+ORDERS = ("decode", "prefill", "batch", "width", "speculate", "score")  # what an engine may be asked, and may lack
 _PR_SET_PDEATHSIG = 1
 _STATUS = Path("/proc/self/status")
 

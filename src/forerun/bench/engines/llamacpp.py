@@ -72,9 +72,12 @@ class Engine:
         if self.api.llama_decode(self.context, batch):
             raise RuntimeError("llama.cpp could not run a pass")
 
+    def _logits(self, row: int) -> np.ndarray:
+        """Those of a row of the last pass, where llama.cpp keeps them until the next."""
+        return np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.context, row), (self.vocabulary,))
+
     def _best(self, row: int) -> int:
-        logits = self.api.llama_get_logits_ith(self.context, row)
-        return int(np.ctypeslib.as_array(logits, (self.vocabulary,)).argmax())
+        return int(self._logits(row).argmax())
 
     def _read(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         """Forget everything, read the prompts; the token after each."""
@@ -116,6 +119,17 @@ class Engine:
             self.api.llama_memory_seq_rm(self.memory, 0, past, -1)
         return {"seconds": sorted(times[1:])[_REPEATS // 2], "tokens": len(rows)}
 
+    def score(self, tokens: list[int], file: str) -> None:
+        """Read a text from its start; logits after every token, as numpy's file of float32 [tokens, vocabulary]."""
+        self.api.llama_memory_clear(self.memory, 1)
+        found = np.empty((len(tokens), self.vocabulary), np.float32)
+        for first in range(0, len(tokens), _BATCH):
+            part = tokens[first : first + _BATCH]
+            self._put([(token, at, 0) for at, token in enumerate(part, first)], len(part))
+            for row in range(len(part)):
+                found[first + row] = self._logits(row)
+        np.save(file, found)
+
 
 def _only_errors(level: int, text: bytes, _: object) -> None:
     if level == _ERROR:
@@ -142,8 +156,9 @@ _LAYER = {
 
 def write_gguf(source: Path, target: Path) -> None:
     """A Llama checkpoint in bfloat16 as GGUF; vectors become float32, as llama.cpp wants them."""
-    gguf: Any = import_module("gguf")
     config = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))
+    _check(config)
+    gguf: Any = import_module("gguf")
     writer = gguf.GGUFWriter(target, "llama")
     _write_facts(writer, gguf, config)
     _write_vocabulary(writer, gguf, source, config["vocab_size"])
@@ -160,6 +175,13 @@ def write_gguf(source: Path, target: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _check(config: dict[str, Any]) -> None:
+    """Refuse what would become another model on the way."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if config["model_type"] != "llama" or rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise NotImplementedError("only models of type llama whose rotations are not scaled are converted")
 
 
 def _write_facts(writer: Any, gguf: Any, config: dict[str, Any]) -> None:  # noqa: ANN401 - the package's own
