@@ -246,8 +246,25 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """What a pass of fixed shape attends to: its rows as a rectangle of chains, each with its own entries of the cache.
+
+    A request is a chain, or one per leaf of its tree. An entry is seen by how many positions it lies behind a row:
+    entry j of a chain is at position j as far as `settled`, and from there on as `tree` says.
+    """
+
+    to: "torch.Tensor"  # int64 [rows], the cache row that takes a row's keys and values; for padding the scratch row
+    cells: "torch.Tensor"  # int64 [rows], where a row stands in the rectangle [chains * width]
+    shown: "torch.Tensor"  # int64 [chains * width], the row that stands there; where none does, any row
+    table: "torch.Tensor"  # int64 [chains, context], the cache row of each entry; after the last one, the first again
+    settled: "torch.Tensor"  # int64 [chains]
+    tree: "torch.Tensor"  # int64 [rows, columns], positions that an unsettled entry lies behind; negative: not seen
+    kernel: str = "sdpa"  # which attention reads it; see layers/padded.py
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
-    """One flattened forward for everybody; ragged, nothing is padded."""
+    """One flattened forward for everybody; ragged, or padded to a fixed shape where it has a grid."""
 
     tokens: "torch.Tensor"  # int64 [rows]
     positions: "torch.Tensor"  # int64 [rows]
@@ -255,6 +272,7 @@ class Pass:
     logits: "torch.Tensor | None"  # int64 [n], rows whose logits are wanted; None: all
     hidden: tuple[int, ...] = ()
     plan: LayerPlan | None = None
+    grid: Grid | None = None  # what rows write and see, instead of the segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from forerun.types import Facts, KVLayout, Pass, Segment
 
 
 class Rows(Protocol):
-    """Where keys and values lie, [heads, rows, dim] per layer; compiled passes write and read them there."""
+    """Where keys and values lie, [heads, rows, dim] per layer; compiled and padded passes write and read them there."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
+    scratch: int  # a row that nobody reads: padding writes there
 
 
 class Cache(ABC):

@@ -216,7 +216,7 @@ class PagedCache(Cache):
 
     def _gather(self, rows: torch.Tensor, table: torch.Tensor, end: int) -> torch.Tensor:
         heads, _, dim = rows.shape
-        found = rows.view(heads, -1, self._size * dim).index_select(1, table)
+        found = rows[:, : self.rows.scratch].view(heads, -1, self._size * dim).index_select(1, table)
         return found.view(heads, -1, dim).narrow(1, 0, end)
 
     def advance(self, work: Pass) -> None:

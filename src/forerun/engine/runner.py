@@ -1,22 +1,122 @@
-"""One forward pass of a model over its own cache; knows shapes, not methods."""
+"""One forward pass of a model over its own cache, and its captured graphs; knows shapes, not methods."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+import torch
+
+from forerun import host
 from forerun.caches.contract import Cache
-from forerun.engine.batch import pack, unpack
+from forerun.engine.batch import Flat, flatten, pack, peaks_of, summary, unpack
+from forerun.engine.grid import Chain, Inputs, Shape, Shaping, chains, shape_of
 from forerun.models.contract import Model
-from forerun.types import Output, Work
+from forerun.types import Output, Pass, PassOutput, Work
+
+GRAPHS = 64  # passes of as many shapes are kept; the one that was not used for longest goes
+CAPTURED = 256  # rows; larger passes are bound by arithmetic, and run as they are
+WARM = 2  # passes before a capture, in which libraries choose their kernels and take their memory
+
+
+class Result(NamedTuple):
+    """What a padded pass leaves on the device."""
+
+    output: PassOutput
+    summary: torch.Tensor  # float64 [3, wanted]; see batch.summary
 
 
 class ModelRunner:
-    """A model and its cache. The target has one, a drafter with a second model has another."""
+    """A model and its cache. The target has one, a drafter with a second model has another.
 
-    def __init__(self, model: Model, cache: Cache) -> None:
+    With a shaping, passes have fixed shapes, and on a GPU each shape is captured as a graph and replayed. The logits
+    that `run` returns are then valid until the next pass: whoever keeps them makes a copy.
+    """
+
+    def __init__(self, model: Model, cache: Cache, shaping: Shaping | None = None) -> None:
         self.model, self.cache, self.info = model, cache, model.info
+        self._padded = PaddedPasses(model, cache, shaping) if shaping is not None else None
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass for all works with the same layer plan; their tokens are unjudged afterwards."""
+        if self._padded is not None:
+            return unpack(work, self._padded.run(flatten(work, self.cache)))
         batch = pack(work, self.cache, self.info.layout.device)
         output = self.model.forward(batch, self.cache)
         self.cache.advance(batch)
         return unpack(work, output)
+
+
+class PaddedPasses:
+    """Passes of fixed shapes, at one host synchronisation each."""
+
+    def __init__(self, model: Model, cache: Cache, shaping: Shaping) -> None:
+        self.model, self.cache, self.shaping = model, cache, shaping
+        self.device = model.info.layout.device
+        self.kept: OrderedDict[Hashable, Program] = OrderedDict()
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    def run(self, flat: Flat) -> PassOutput:
+        """Pad, send, run, and fetch what the host must know of every wanted row."""
+        found = chains(flat, self.cache, split=self.shaping.invariant)
+        program = self._program(flat, shape_of(flat, found, self.shaping))
+        result = program.run(flat, found)
+        self.cache.advance(replace(program.work, segments=tuple(flat.segments)))
+        output, count = result.output, len(flat.wanted)
+        hidden = {layer: rows.clone() for layer, rows in output.hidden.items()}  # drafters keep them
+        return PassOutput(output.logits[:count], hidden, peaks_of(host.fetch(result.summary)[:, :count]))
+
+    def _program(self, flat: Flat, shape: Shape) -> "Program":
+        key = (shape, flat.hidden, flat.plan)
+        program = self.kept.pop(key, None)
+        if program is None:
+            inputs = Inputs(shape, self.device, self.cache.rows.scratch)
+            work = inputs.work(flat, self.shaping)
+            program = Program(inputs, work, self._step(work), self._pool)
+        self.kept[key] = program
+        if len(self.kept) > GRAPHS:
+            self.kept.popitem(last=False)
+        return program
+
+    def _step(self, work: Pass) -> Callable[[], Result]:
+        def step() -> Result:
+            with torch.inference_mode():
+                output = self.model.forward(work, self.cache)
+                return Result(output, summary(output.logits))
+
+        return step
+
+
+class Program:
+    """A pass of one shape: called as it is, or captured at its first run and replayed from then on."""
+
+    def __init__(
+        self, inputs: Inputs, work: Pass, step: Callable[[], Result], pool: tuple[int, int] | None
+    ) -> None:
+        self.inputs, self.work, self.step, self.pool = inputs, work, step, pool
+        self.captured = pool is None or inputs.shape.rows > CAPTURED
+
+    def run(self, flat: Flat, found: Sequence[Chain]) -> Result:
+        self.inputs.fill(flat, found)
+        if not self.captured:
+            self.step, self.captured = capture(self.step, self.pool), True
+        return self.step()
+
+
+def capture(step: Callable[[], Result], pool: tuple[int, int] | None) -> Callable[[], Result]:
+    """The same step as a CUDA graph over the same memory. It runs some times before, which changes nothing."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = step()
+
+    def replay() -> Result:
+        graph.replay()
+        return result
+
+    return replay

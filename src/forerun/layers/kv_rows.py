@@ -23,17 +23,17 @@ class Place:
 
 
 class KVRows:
-    """Keys and values [heads, rows, dim] per layer."""
+    """Keys and values [heads, rows + 1, dim] per layer; the last row is for what nobody reads."""
 
     def __init__(self, layout: KVLayout, rows: int) -> None:
-        self._device = layout.device
+        self._device, self.scratch = layout.device, rows
         self._stores: list[torch.Tensor] = []  # [heads of keys and values of all layers of one width, rows, dim]
         self.keys = [torch.empty(0)] * len(layout.dims)
         self.values = list(self.keys)
         for dim in dict.fromkeys(layout.dims):
             layers = [i for i, d in enumerate(layout.dims) if d == dim]
             heads = [layout.heads[i] for i in layers]
-            store = torch.zeros(2 * sum(heads), rows, dim, dtype=layout.dtype, device=layout.device)
+            store = torch.zeros(2 * sum(heads), rows + 1, dim, dtype=layout.dtype, device=layout.device)
             parts = iter(store.split([h for count in heads for h in (count, count)]))
             for layer in layers:
                 self.keys[layer], self.values[layer] = next(parts), next(parts)

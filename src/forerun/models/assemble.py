@@ -298,7 +298,7 @@ def assemble(recipe: Recipe, checkpoint: Tensors, info: ModelInfo) -> Transforme
         trim()
     ends = assembler.ends()
     trim()
-    return Transformer(recipe.config, replace(info, weight_bytes=_nbytes(ends, layers)), ends, layers)
+    return Transformer(recipe.config, replace(info, weight_bytes=_nbytes(ends, layers), padded=True), ends, layers)
 
 
 def info_of(config: TransformerConfig, name: str, dtype: torch.dtype, device: torch.device) -> ModelInfo:

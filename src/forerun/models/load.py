@@ -48,13 +48,15 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threads: int = 0) -> Model:
+def load_model(
+    path: str | Path, dtype: str = "auto", device: str = "cpu", threads: int = 0, *, compiled: bool = True
+) -> Model:
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
     `int8` and `int4` round weights, and activations to int8, and need the compiled passes: ConfigError where they are
     not there. With these and with bfloat16, keys and values are kept in bfloat16.
-    `fastest` is int8 where that runs, else auto.
+    `fastest` is int8 where that runs, else auto. `compiled` False: run in PyTorch where there are compiled passes too.
     """
     name = str(path)
     if name.startswith("toy:"):
@@ -78,7 +80,7 @@ def load_model(path: str | Path, dtype: str = "auto", device: str = "cpu", threa
     rounded = _rounded(dtype, precision)
     if rounded != "auto":
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
-    if supports(recipe.config, info):
+    if compiled and supports(recipe.config, info):
         if isinstance(weights, PackedFile):
             return assemble_packed(recipe.config, weights, info, threads)
         return assemble_native(recipe, weights, info, threads, rounded)
