@@ -134,5 +134,5 @@ def _runner(model: Model, cache: Choice, config: Config, length: int) -> ModelRu
 def _pads(config: Config, info: ModelInfo) -> bool:
     """Whether passes get fixed shapes: where it is asked for, and on a GPU unless told otherwise."""
     if config.passes in PADDED and not info.padded:
-        raise ConfigError(f"passes {config.passes!r} cannot run {info.name}, whose passes are ragged; use passes='auto'.")
+        raise ConfigError(f"passes {config.passes!r} cannot run {info.name}, which pads no pass; use passes='auto'.")
     return config.passes in PADDED or (config.passes == "auto" and info.padded and info.layout.device.type == "cuda")

@@ -122,7 +122,7 @@ class Config:
     )
     device: str = option("auto", "auto, cpu or cuda")
     passes: str = option(
-        "auto", "auto, ragged, padded to fixed shapes (graphs on a GPU), or invariant: padded, and no row sees another's bits"
+        "auto", "auto, ragged, padded (fixed shapes; graphs on a GPU), or invariant: padded, each row's bits its own"
     )
     attention: str = option("sdpa", "sdpa or flex: what padded passes attend with")
     threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)

@@ -86,7 +86,7 @@ def peaks_of(numbers: np.ndarray[Any, Any]) -> Peaks:
 
 
 def summary(logits: torch.Tensor) -> torch.Tensor:
-    """Best token, its logit and the mass of every row [n, vocab], as `Peaks` has them: float64 [3, n], on the device."""
+    """What `Peaks` says of rows [n, vocab]: best token, its logit and the mass, float64 [3, n], on the device."""
     peak, best = logits.max(-1, keepdim=True)
     wide = logits.double() if logits.dtype == torch.float64 else logits.float()
     mass = (wide - peak).exp().sum(-1, keepdim=True)
@@ -95,9 +95,9 @@ def summary(logits: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def branches(parents: tuple[int, ...], base: int) -> tuple[Ints | None, tuple[int, ...]]:
-    """How many positions entries lie behind the rows after `base` [count, len(parents)], -1 for what a row does not see.
+    """How many positions entries lie behind the rows after `base` [count, len(parents)], and the rows' depths.
 
-    With it the rows' depths below the past. Nothing where the tree is a chain. Remembered, because static trees come
+    -1 is an entry that a row does not see; no table where the tree is a chain. Remembered, because static trees come
     back at every step.
     """
     behind = np.full((len(parents),) * 2, -1, dtype=np.int64)

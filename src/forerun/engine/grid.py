@@ -85,7 +85,8 @@ def _entries(segment: Segment, cache: Cache) -> Ints:
     if len(runs) == 1:
         return np.arange(runs[0][0], runs[0][0] + runs[0][1])
     firsts, counts = np.array(runs, dtype=np.int64).T
-    return np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    rows: Ints = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    return rows
 
 
 def _leaves(behind: Ints, parents: Sequence[int], s: Segment, entries: Ints) -> Iterator[Chain]:
@@ -118,7 +119,13 @@ class Inputs:
     def __init__(self, shape: Shape, device: torch.device, scratch: int) -> None:
         self.shape, self.scratch = shape, scratch
         rows, wanted, count, width, context, columns = shape
-        sizes = {"tokens": (rows,), "positions": (rows,), "wanted": (wanted,), "to": (rows,), "cells": (rows,)}
+        sizes: dict[str, tuple[int, ...]] = {
+            "tokens": (rows,),
+            "positions": (rows,),
+            "wanted": (wanted,),
+            "to": (rows,),
+            "cells": (rows,),
+        }
         sizes |= {"shown": (count * width,), "table": (count, context), "settled": (count,), "tree": (rows, columns)}
         lengths = [int(np.prod(size)) for size in sizes.values()]
         self._host = torch.zeros(sum(lengths), dtype=torch.int64, pin_memory=device.type == "cuda")

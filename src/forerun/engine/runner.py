@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,12 +35,12 @@ class ModelRunner:
 
     def __init__(self, model: Model, cache: Cache, shaping: Shaping | None = None) -> None:
         self.model, self.cache, self.info = model, cache, model.info
-        self._padded = PaddedPasses(model, cache, shaping) if shaping is not None else None
+        self.padded = PaddedPasses(model, cache, shaping) if shaping is not None else None
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass for all works with the same layer plan; their tokens are unjudged afterwards."""
-        if self._padded is not None:
-            return unpack(work, self._padded.run(flatten(work, self.cache)))
+        if self.padded is not None:
+            return unpack(work, self.padded.run(flatten(work, self.cache)))
         batch = pack(work, self.cache, self.info.layout.device)
         output = self.model.forward(batch, self.cache)
         self.cache.advance(batch)
@@ -90,9 +90,7 @@ class PaddedPasses:
 class Program:
     """A pass of one shape: called as it is, or captured at its first run and replayed from then on."""
 
-    def __init__(
-        self, inputs: Inputs, work: Pass, step: Callable[[], Result], pool: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, inputs: Inputs, work: Pass, step: Callable[[], Result], pool: Any) -> None:  # noqa: ANN401 - torch names no type
         self.inputs, self.work, self.step, self.pool = inputs, work, step, pool
         self.captured = pool is None or inputs.shape.rows > CAPTURED
 
@@ -103,7 +101,7 @@ class Program:
         return self.step()
 
 
-def capture(step: Callable[[], Result], pool: tuple[int, int] | None) -> Callable[[], Result]:
+def capture(step: Callable[[], Result], pool: Any) -> Callable[[], Result]:  # noqa: ANN401 - torch names no type
     """The same step as a CUDA graph over the same memory. It runs some times before, which changes nothing."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -112,7 +110,7 @@ def capture(step: Callable[[], Result], pool: tuple[int, int] | None) -> Callabl
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool):
         result = step()
 
     def replay() -> Result:

@@ -67,9 +67,9 @@ class Padded:
 def sdpa(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor, scale: float, cap: float | None
 ) -> torch.Tensor:
-    """Torch's own attention: q [chains, heads, n, dim], keys [chains, heads, context, dim], bias [chains, 1, n, context].
+    """Torch's own attention, or three steps where scores are capped, which torch's has no room for.
 
-    Where scores are capped it is three steps, since torch's has no room for that.
+    q [chains, heads, n, dim], keys and values [chains, heads, context, dim], bias [chains, 1, n, context].
     """
     if cap is not None:
         return capped(q, keys, values, bias, scale, cap)
@@ -94,7 +94,8 @@ def flex(
 def _flex(device: str) -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+    call: Callable[..., torch.Tensor] = flex_attention
+    return torch.compile(call, dynamic=False) if device == "cuda" else call
 
 
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "flex": flex}

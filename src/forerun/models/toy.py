@@ -32,7 +32,8 @@ class ToyModel(Model):
         self._logits = torch.from_numpy(np.log(self.table))
         layout = KVLayout((1,), (1,), torch.float64, torch.device("cpu"))
         size, nbytes = 2 * vocab + 1, self.table.nbytes
-        self.info = ModelInfo(f"toy:{seed}:{vocab}", vocab, context_length, size, 1, layout, eos, None, nbytes, padded=True)
+        name = f"toy:{seed}:{vocab}"
+        self.info = ModelInfo(name, vocab, context_length, size, 1, layout, eos, None, nbytes, padded=True)
 
     def probs(self, context: Sequence[int]) -> Floats:
         """The distribution of the token after `context`, which has at least one token."""

@@ -24,7 +24,6 @@ from forerun.models.recipe import TransformerConfig
 from forerun.types import Pass, PassOutput
 from forerun.weights.load import trim
 
-
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys and values [rows, heads, dim]
 
 

@@ -1,0 +1,240 @@
+"""Passes of fixed shape say what ragged ones say; in the invariant mode a row has the same bits in any company."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+
+from forerun import host
+from forerun.caches.contiguous import ContiguousCache
+from forerun.caches.paged import PagedCache
+from forerun.engine import runner as runners
+from forerun.engine.grid import Shaping, above, doubled
+from forerun.engine.runner import ModelRunner
+from forerun.errors import ConfigError
+from forerun.models.load import load_model
+from forerun.testing import Ask, BushyDrafter, Toy
+from forerun.types import LayerPlan, Sampling, Work
+
+VOCAB, LENGTH = 96, 320
+TREE = ((5, 9, 11, 7, 30, 31, 2), (-1, -1, 0, 0, 1, 3, 4))
+SHAPES = {
+    "llama": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "gemma2": {"head_dim": 16, "sliding_window": 5, "num_key_value_heads": 1},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 4},
+}
+PADDED, INVARIANT = Shaping(LENGTH), Shaping(LENGTH, invariant=True)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def save(folder, family, **changes):
+    small = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
+    small |= {"num_attention_heads": 4, "max_position_embeddings": 512, "torch_dtype": "float32"}
+    config = transformers.AutoConfig.for_model(family, **small | SHAPES[family] | changes)
+    torch.manual_seed(3)
+    theirs = transformers.AutoModelForCausalLM.from_config(config)
+    for weight in theirs.parameters():
+        weight.data = weight.data + torch.randn_like(weight) * 0.2
+    theirs.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {family: save(tmp_path_factory.mktemp(family), family) for family in SHAPES}
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def models(request, folders):
+    return {name: load_model(folder, "float32", request.param, compiled=False) for name, folder in folders.items()}
+
+
+def some(length, seed=0):
+    return tuple(torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def opened(model, shaping, cache=ContiguousCache, **options):
+    return ModelRunner(model, cache(cache.Options(**options), model.info.layout, 6, LENGTH), shaping)
+
+
+def feed(runner, tokens, cuts=()):
+    """Commit tokens in chunks; returns the slot and the last row's logits."""
+    slot, _ = runner.cache.open(())
+    for start, end in zip((0, *cuts), (*cuts, len(tokens)), strict=True):
+        part = tokens[start:end]
+        assert runner.cache.reserve(slot, len(part))
+        last = runner.run([Work(slot, part, logits=(len(part) - 1,))])[0].logits.clone()
+        runner.cache.keep(slot, part, range(len(part)))
+    return slot, last
+
+
+def crowd(runner, past, **asked):
+    """A tree beside a chunk and a single row; the tree's output."""
+    first, other = feed(runner, some(40, 9))[0], feed(runner, some(7, 4))[0]
+    slot, _ = feed(runner, past)
+    tokens, parents = TREE
+    works = [
+        Work(first, some(11, 5), logits=(10,), **asked),
+        Work(slot, tokens, parents, logits=tuple(range(len(tokens))), **asked),
+        Work(other, (3,), logits=(0,), **asked),
+    ]
+    for work in works:
+        assert runner.cache.reserve(work.slot, len(work.tokens))
+    return runner.run(works)[1]
+
+
+def test_sizes_go_up_by_doubling_and_then_by_64():
+    assert [above(n) for n in (0, 1, 2, 3, 33, 64, 65, 128, 129, 500)] == [0, 1, 2, 4, 64, 64, 128, 128, 192, 512]
+    assert [doubled(n) for n in (0, 1, 2, 3, 255, 257)] == [0, 1, 2, 4, 256, 512]
+
+
+@pytest.mark.parametrize("asked", [{}, {"hidden": (0, -1)}, {"plan": LayerPlan((0, 2))}, {"hidden": (2,)}])
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_padded_pass_says_what_a_ragged_one_says(models, family, asked):
+    ragged, padded = (crowd(opened(models[family], shaping), some(23), **asked) for shaping in (None, PADDED))
+    torch.testing.assert_close(padded.logits, ragged.logits, atol=1e-4, rtol=1e-4)
+    assert padded.best == ragged.best
+    assert set(padded.hidden) == set(asked.get("hidden", ()))
+    for layer, rows in padded.hidden.items():
+        torch.testing.assert_close(rows, ragged.hidden[layer], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_context_of_more_than_one_bucket(models, shaping):
+    tokens = some(300)
+    ragged, padded = (feed(opened(models["qwen2"], how), tokens, (250,))[1] for how in (None, shaping))
+    torch.testing.assert_close(padded, ragged, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cache", [ContiguousCache, PagedCache])
+@pytest.mark.parametrize("shaping", [PADDED, INVARIANT], ids=["padded", "invariant"])
+def test_what_nobody_may_read_does_not_reach_a_result(models, shaping, cache):
+    clean = crowd(opened(models["llama"], shaping, cache), some(23)).logits.clone()
+    runner = opened(models["llama"], shaping, cache)
+    for strip in (*runner.cache.rows.keys, *runner.cache.rows.values):
+        strip.fill_(torch.nan)
+    assert torch.equal(crowd(runner, some(23)).logits, clean)
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_an_invariant_row_has_the_bits_that_it_has_alone(models, family):
+    past, (tokens, parents) = some(23), TREE
+    together = crowd(opened(models[family], INVARIANT), past).logits.clone()
+    for leaf in set(range(len(tokens))) - set(parents):
+        path = [leaf]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        runner = opened(models[family], INVARIANT)
+        slot, _ = feed(runner, past, (3, 20))
+        for node in path:
+            alone = runner.run([Work(slot, (tokens[node],), logits=(0,))])[0].logits[0]
+            runner.cache.keep(slot, (tokens[node],), (0,))
+            assert torch.equal(alone, together[node])
+
+
+def rig(folders, models, passes, drafter="none"):
+    name = drafter.format(folder=folders["gemma2"]) if isinstance(drafter, str) else drafter
+    device = models["llama"].info.layout.device.type
+    sizes = {"max_requests": 4, "max_step_tokens": 24, "context_length": 128, "draft_timeout": 300.0}
+    return Toy(drafter=name, model=models["llama"]).resized(passes=passes, device=device, **sizes).build()
+
+
+ASKS = [Ask(some(5 + 9 * seed, seed), Sampling(temperature=0, max_tokens=20, seed=seed)) for seed in range(5)]
+
+
+@pytest.mark.parametrize("drafter", ["draft-model:model={folder},depth=3", "ngram:min_match=1", BushyDrafter])
+@pytest.mark.parametrize("passes", ["padded", "invariant"])
+def test_greedy_speculative_text_is_plain_text(folders, models, passes, drafter):
+    plain = [t.tokens for t in rig(folders, models, passes).write(ASKS)]
+    drafted = rig(folders, models, passes, drafter)
+    assert [t.tokens for t in drafted.write(ASKS)] == plain
+    assert drafted.engine.stats.draft_failures == 0
+    if passes == "invariant":
+        assert [rig(folders, models, passes).write([ask])[0].tokens for ask in ASKS] == plain
+
+
+def test_a_shape_is_made_once_and_the_oldest_goes(models, monkeypatch):
+    monkeypatch.setattr(runners, "GRAPHS", 2)
+    runner = opened(models["llama"], PADDED)
+    slot, _ = feed(runner, some(9))
+    kept = runner.padded.kept
+    first = list(kept.values())
+    for step in range(3):
+        assert runner.run([Work(slot, (step,), logits=(0,))])[0].best
+        runner.cache.keep(slot, (step,), (0,))
+    assert len(kept) == 2
+    assert list(kept.values())[:1] == first
+    feed(runner, some(30))
+    assert len(kept) == 2
+    assert first[0] not in kept.values()
+
+
+def test_a_greedy_step_asks_the_host_once_per_pass(folders, models, monkeypatch):
+    asked = SimpleNamespace(count=0, passes=0)
+    real, working = host.fetch, runners.PaddedPasses.run
+
+    def counted(tensor):
+        asked.count += 1
+        return real(tensor)
+
+    def passed(self, flat):
+        asked.passes += 1
+        return working(self, flat)
+
+    monkeypatch.setattr(host, "fetch", counted)
+    monkeypatch.setattr(runners.PaddedPasses, "run", passed)
+    rig(folders, models, "padded", "draft-model:model={folder},depth=3").write(ASKS)
+    assert asked.count == asked.passes > 10
+
+
+def test_passes_that_cannot_be_padded_are_refused(folders):
+    model = load_model(folders["llama"])
+    if not model.info.padded:  # compiled passes
+        with pytest.raises(ConfigError, match="pads no pass; use passes='auto'"):
+            Toy(model=model).resized(passes="padded").build()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
+def test_a_replayed_graph_says_what_the_step_says(folders, monkeypatch, shaping):
+    model = load_model(folders["gemma2"], "float32", "cuda")
+    found = []
+    for rows in (runners.CAPTURED, 0):
+        monkeypatch.setattr(runners, "CAPTURED", rows)
+        runner = opened(model, shaping)
+        feed(runner, some(30, 8))
+        found.append((feed(runner, some(30))[1], crowd(runner, some(23)).logits.clone()))
+    for graph, eager in zip(*found, strict=True):
+        torch.testing.assert_close(graph, eager, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.gpu
+def test_the_second_step_captures_nothing_and_waits_once(folders, monkeypatch):
+    model = load_model(folders["llama"], "float32", "cuda")
+    runner = opened(model, PADDED)
+    slot, _ = feed(runner, some(9))
+    real, captured = host.fetch, []
+
+    def step(token):
+        runner.run([Work(slot, (token,), logits=(0,))])
+        runner.cache.keep(slot, (token,), (0,))
+
+    def allowed(tensor):
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return real(tensor)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    step(1)
+    monkeypatch.setattr(runners, "capture", lambda *_: captured.append(1))
+    monkeypatch.setattr(host, "fetch", allowed)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(2)
+        step(3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not captured
