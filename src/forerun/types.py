@@ -48,17 +48,41 @@ class Facts:
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
+class Far(Protocol):
+    """A dense distribution that lies on a device. What was asked ahead is known here; None where it was not asked."""
+
+    @property
+    def probs(self) -> Floats:
+        """All of it, fetched now."""
+        ...
+
+    def prob(self, token: int) -> float | None: ...
+    def drawn(self, number: float) -> int | None: ...
+    def minus(self, q: "Dist") -> "Dist | None": ...
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Dist:
     """A distribution over token ids: dense when `ids` is None, else only the listed tokens have mass.
 
-    `probs`: [vocab] or [k], float32 in production and float64 on toy models; `ids`: [k], each id once. `only` is the
-    token that has all the mass, where that is known: greedy decoding and chosen tokens need no arithmetic.
+    `held`: [vocab] or [k], float32 in production and float64 on toy models, or what stands for it while it lies on a
+    device; `ids`: [k], each id once. `only` is the token that has all the mass, where that is known: greedy decoding
+    and chosen tokens need no arithmetic.
     """
 
-    probs: Floats
+    held: Floats | Far
     ids: Ints | None = None
     only: int | None = None
+
+    @property
+    def probs(self) -> Floats:
+        """The numbers themselves, [vocab] or [k]."""
+        return self.held if isinstance(self.held, np.ndarray) else self.held.probs
+
+    @property
+    def far(self) -> Far | None:
+        """What stands for numbers that lie on a device."""
+        return None if isinstance(self.held, np.ndarray) else self.held
 
     @staticmethod
     def point(token: int) -> "Dist":
@@ -76,6 +100,9 @@ class Dist:
         """Probability of one token."""
         if self.only is not None:
             return 1.0 if token == self.only else 0.0
+        known = self.far.prob(token) if self.far is not None else None
+        if known is not None:
+            return known
         if self.ids is None:
             return float(self.probs[token])
         return float(self.probs[self.ids == token].sum())
@@ -87,6 +114,9 @@ class Dist:
         """
         if self.only is not None:
             return self
+        known = self.far.minus(q) if self.far is not None else None
+        if known is not None:
+            return known
         rest = self.probs.copy()
         if self.ids is not None:
             rest -= q.at(self.ids)
@@ -204,6 +234,14 @@ class LayerPlan:
     logits: bool = True  # apply the final norm and the head to the last of them
 
 
+class Question(Protocol):
+    """What is asked of a work's logits where they lie, so that only the answer has to come to the host."""
+
+    def __call__(self, logits: "torch.Tensor", /) -> "torch.Tensor":
+        """[len(work.logits), vocab] -> float64 [n]; it may not wait for the device."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What the target must run for one request in one pass.
@@ -220,6 +258,7 @@ class Work:
     logits: tuple[int, ...] = ()  # indices of the tokens whose logits are wanted
     hidden: tuple[int, ...] = ()  # layers whose output hidden states are wanted, for every token; -1 is the last
     plan: LayerPlan | None = None
+    ask: Question | None = None  # answered where asking saves a transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +270,7 @@ class Output:
     peak: tuple[float, ...]  # its logit; not finite where the row is broken
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
     hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
+    answers: Floats | None = None  # to work.ask, where it was answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +322,7 @@ class PassOutput:
     logits: "torch.Tensor"  # [n, vocab]
     hidden: Mapping[int, "torch.Tensor"]  # layer -> [rows, hidden]
     peaks: "Peaks | None" = None  # where the model found them on its way
+    answers: "Sequence[Floats | None]" = ()  # one per work, where questions were answered
 
 
 @dataclass(frozen=True, slots=True)

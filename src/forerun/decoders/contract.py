@@ -10,6 +10,8 @@ from typing import Any
 
 from forerun.drafters.contract import Drafter
 from forerun.member import Member
+from forerun.sampling import Rows
+from forerun.sheet import Answers, Sheet
 from forerun.types import Context, Draft, Output, Turn, Work
 from forerun.verifiers.contract import Verifier
 
@@ -40,6 +42,13 @@ class Plan:
 
     work: Work
     draft: Draft
+    sheet: Sheet  # what is asked of p, with the pass where it runs on a device
+
+    def target(self, output: Output, context: Context, eos: tuple[int, ...]) -> Rows | Answers:
+        """p after every node of the draft. RequestError where bans leave no token to draw."""
+        if output.answers is not None:
+            return self.sheet.read(output.answers)
+        return Rows(output, context, self.draft, eos)
 
 
 class Decoder(Member):

@@ -59,11 +59,11 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     found = output.peaks or peaks(output.logits)
     best, peak, mass = found.best, found.peak, found.mass
     outputs, row, token = [], 0, 0
-    for w in work:
+    for w, answers in zip(work, output.answers or [None] * len(work), strict=True):
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
         masses = tuple(mass[rows]) if mass is not None else None
-        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden))
+        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers))
         row, token = rows.stop, tokens.stop
     return outputs
 

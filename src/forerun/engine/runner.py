@@ -3,8 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from forerun import host
@@ -40,7 +42,7 @@ class ModelRunner:
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass for all works with the same layer plan; their tokens are unjudged afterwards."""
         if self.padded is not None:
-            return unpack(work, self.padded.run(flatten(work, self.cache)))
+            return unpack(work, self.padded.run(work, flatten(work, self.cache)))
         batch = pack(work, self.cache, self.info.layout.device)
         output = self.model.forward(batch, self.cache)
         self.cache.advance(batch)
@@ -56,15 +58,24 @@ class PaddedPasses:
         self.kept: OrderedDict[Hashable, Program] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
-    def run(self, flat: Flat) -> PassOutput:
-        """Pad, send, run, and fetch what the host must know of every wanted row."""
+    def run(self, work: Sequence[Work], flat: Flat) -> PassOutput:
+        """Pad, send, run, and fetch what the host must know of every wanted row, with the answers to all questions."""
         found = chains(flat, self.cache, split=self.shaping.invariant)
         program = self._program(flat, shape_of(flat, found, self.shaping))
-        result = program.run(flat, found)
+        output, facts = program.run(flat, found)
         self.cache.advance(replace(program.work, segments=tuple(flat.segments)))
-        output, count = result.output, len(flat.wanted)
+        ends = list(accumulate(len(w.logits) for w in work))
+        asked = [
+            w.ask(output.logits[end - len(w.logits) : end]) if w.ask is not None else None
+            for w, end in zip(work, ends, strict=True)
+        ]
+        count, sent = ends[-1], [facts.flatten(), *(part for part in asked if part is not None)]
+        numbers = host.fetch(torch.cat(sent) if len(sent) > 1 else sent[0])
+        answers = iter(np.split(numbers, list(accumulate(len(part) for part in sent))))
+        peaks = peaks_of(next(answers).reshape(facts.shape)[:, :count])
         hidden = {layer: rows.clone() for layer, rows in output.hidden.items()}  # drafters keep them
-        return PassOutput(output.logits[:count], hidden, peaks_of(host.fetch(result.summary)[:, :count]))
+        brought = [next(answers) if part is not None else None for part in asked]
+        return PassOutput(output.logits[:count], hidden, peaks, brought)
 
     def _program(self, flat: Flat, shape: Shape) -> "Program":
         key = (shape, flat.hidden, flat.plan)

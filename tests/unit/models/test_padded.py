@@ -179,9 +179,9 @@ def test_a_greedy_step_asks_the_host_once_per_pass(folders, models, monkeypatch)
         asked.count += 1
         return real(tensor)
 
-    def passed(self, flat):
+    def passed(self, work, flat):
         asked.passes += 1
-        return working(self, flat)
+        return working(self, work, flat)
 
     monkeypatch.setattr(host, "fetch", counted)
     monkeypatch.setattr(runners.PaddedPasses, "run", passed)
