@@ -77,7 +77,7 @@ def test_every_verifier_is_here():
 @pytest.mark.parametrize("parents", [(), CHAIN, FORKS], ids=["nothing", "chain", "tree"])
 def test_same_numbers_same_verdict(sampling, kind, parents, monkeypatch):
     met = set()
-    for seed in range(25):
+    for seed in range(40):
         draft = draft_of(np.random.default_rng(seed), parents, kind)
         near, ask, rng = both(SAMPLINGS[sampling], draft, seed)
         rules = [(name, rule(rule.Options())) for name, rule in VERIFY.items()]
@@ -91,7 +91,7 @@ def test_same_numbers_same_verdict(sampling, kind, parents, monkeypatch):
         assert not asked
         monkeypatch.undo()
     if parents and sampling == "plain":
-        assert len(met) >= 4, "every draft met the same end; the test shows nothing"
+        assert "rejection" in {name for name, path in met if path}, "nothing was accepted; the test shows nothing"
 
 
 def test_what_was_not_asked_is_fetched():
