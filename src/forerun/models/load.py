@@ -55,8 +55,9 @@ def load_model(
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
     `int8` and `int4` round weights, and activations to int8, and need the compiled passes: ConfigError where they are
-    not there. With these and with bfloat16, keys and values are kept in bfloat16.
-    `fastest` is int8 where that runs, else auto. `compiled` False: run in PyTorch where there are compiled passes too.
+    not there. With these and with bfloat16, keys and values are kept in bfloat16. On a GPU they round the weights of
+    the layers alone, by torchao. `fastest` is int8 where that runs on a CPU, else auto. `compiled` False: run in
+    PyTorch where there are compiled passes too.
     """
     name = str(path)
     if name.startswith("toy:"):
@@ -73,6 +74,8 @@ def load_model(
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
+        if dtype in ("int8", "int4"):
+            raise ConfigError(f"dtype {dtype!r} cannot run {name}, whose layers are transformers'; use dtype='auto'.")
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), eos, companion)
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
@@ -85,9 +88,11 @@ def load_model(
             return assemble_packed(recipe.config, weights, info, threads)
         return assemble_native(recipe, weights, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
-    if isinstance(weights, PackedFile) or rounded == dtype in WHOLE:
-        raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({native.describe()}); use dtype='auto'.")
-    return assemble(recipe, weights, info)
+    whole = rounded == dtype in WHOLE
+    if isinstance(weights, PackedFile) or (whole and place.type == "cpu"):
+        reason = native.describe() if compiled else "padded passes run in PyTorch"
+        raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({reason}); use dtype='auto'.")
+    return assemble(recipe, weights, replace(info, rounded=dtype) if whole else info)
 
 
 def _rounded(dtype: str, precision: torch.dtype) -> str:
@@ -123,10 +128,12 @@ def companion_of(folder: Path) -> str | None:
 def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
     if dtype in WHOLE and torch.device(device).type == "cpu":
         return torch.float32  # of everything that is not a matrix
+    if dtype in ("int8", "int4"):
+        return torch.bfloat16
     if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
             known = ", ".join(sorted(PRECISIONS))
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8 or int4 (on a CPU), {known}.")
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, int4, {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

@@ -1,5 +1,6 @@
 """Passes of fixed shape say what ragged ones say; in the invariant mode a row has the same bits in any company."""
 
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from forerun.engine import runner as runners
 from forerun.engine.grid import Shaping, above, doubled
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError
+from forerun.layers.whole import WholeLinear
 from forerun.models.load import load_model
 from forerun.testing import Ask, BushyDrafter, Toy
 from forerun.types import LayerPlan, Sampling, Work
@@ -194,6 +196,17 @@ def test_passes_that_cannot_be_padded_are_refused(folders):
     if not model.info.padded:  # compiled passes
         with pytest.raises(ConfigError, match="pads no pass; use passes='auto'"):
             Toy(model=model).resized(passes="padded").build()
+
+
+def test_whole_numbers_of_torchao_or_a_sentence():
+    weight, x = torch.randn(96, 64), torch.randn(3, 64)
+    if find_spec("torchao") is None:
+        with pytest.raises(ConfigError, match="pip install torchao, or use dtype='bf16'"):
+            WholeLinear(weight, None, "int8")
+    else:
+        made = WholeLinear(weight, torch.ones(96), "int8")
+        torch.testing.assert_close(made(x), x @ weight.t() + 1, atol=0.5, rtol=0.1)
+        assert made.nbytes < weight.nbytes / 3
 
 
 @pytest.mark.gpu
