@@ -130,6 +130,7 @@ class Inputs:
         lengths = [int(np.prod(size)) for size in sizes.values()]
         self._host = torch.zeros(sum(lengths), dtype=torch.int64, pin_memory=device.type == "cuda")
         self._device = torch.zeros(sum(lengths), dtype=torch.int64, device=device)
+        self._sent = torch.cuda.Event() if device.type == "cuda" else None
         both = zip(sizes, sizes.values(), self._host.split(lengths), self._device.split(lengths), strict=True)
         self.numbers: dict[str, Ints] = {}
         self.tensors: dict[str, torch.Tensor] = {}
@@ -143,7 +144,9 @@ class Inputs:
         return Pass(t["tokens"], t["positions"], (), t["wanted"], flat.hidden, flat.plan, grid)
 
     def fill(self, flat: Flat, found: Sequence[Chain]) -> None:
-        """Write a pass down, and send it to the device. The pass before must be done."""
+        """Write a pass down, once the one before has left, and send it to the device."""
+        if self._sent is not None:
+            self._sent.synchronize()
         n, count = self.numbers, len(flat.tokens)
         for name, values in (("tokens", flat.tokens), ("positions", flat.positions), ("wanted", flat.wanted)):
             n[name][: len(values)], n[name][len(values) :] = values, 0
@@ -153,6 +156,8 @@ class Inputs:
             self._chain(index, chain)
         n["table"][len(found) :], n["shown"][len(found) * self.shape.width :] = n["table"][:1], 0
         self._device.copy_(self._host, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
 
     def _chain(self, index: int, chain: Chain) -> None:
         n, rows, first = self.numbers, len(chain.rows), index * self.shape.width

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from forerun.host import send
 from forerun.types import KVLayout
 
 LONG = 16  # rows; from this mean length on, runs copied as slices beat rows addressed one by one (on a CPU)
@@ -45,7 +46,7 @@ class KVRows:
             runs = tuple(_runs(rows))
             if len(rows) > LONG * len(runs):
                 return Place(None, runs)
-        return Place(torch.tensor(rows, dtype=torch.int64, device=self._device))
+        return Place(send(rows, self._device))
 
     def write(self, layer: int, place: Place, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [rows, heads, dim] of a pass."""
@@ -58,7 +59,7 @@ class KVRows:
 
     def move(self, source: Sequence[int], to: Sequence[int]) -> None:
         """Copy rows in all layers, as if all were read before any is written."""
-        both = torch.tensor((source, to), dtype=torch.int64, device=self._device)
+        both = send((source, to), self._device)
         for store in self._stores:
             store.index_copy_(1, both[1], store.index_select(1, both[0]))
 
