@@ -67,7 +67,8 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     stats = EngineStats()
     drafter = choices.drafter.member(choices.drafter.options, setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
-    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos)
+    far = runner.padded is not None
+    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),

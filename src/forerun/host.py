@@ -18,5 +18,5 @@ def fetch(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def send(numbers: npt.ArrayLike, device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     """Numbers as a tensor on the device; the host does not wait for the copy."""
-    tensor = torch.as_tensor(np.asarray(numbers)).to(dtype)
+    tensor = torch.tensor(numbers, dtype=dtype)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -10,7 +10,6 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.rng import Purpose
 from forerun.sampling import logprob
-from forerun.sheet import Sheet
 from forerun.types import Draft, Emission, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
@@ -32,9 +31,8 @@ class AutoregressiveDecoder(Decoder):
         return [self._plan(seat) for seat in seats]
 
     def _plan(self, seat: Seat) -> Plan:
-        last, sheet = (len(seat.pending) - 1,) if seat.last else (), Sheet(seat.context, eos=self.parts.eos)
-        ask = sheet if seat.last and sheet.worthwhile else None
-        return Plan(Work(seat.slot, seat.pending, logits=last, ask=ask), _NOTHING, sheet)
+        last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
+        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [self._turn(*one) for one in zip(seats, plans, outputs, strict=True)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
-from forerun.sheet import Answers, Sheet
+from forerun.sheet import Answers
 from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING = Draft()
@@ -44,10 +44,9 @@ class DraftVerifyDecoder(Decoder):
         parents = None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
-        sheet = Sheet(seat.context, draft, self.parts.eos)
-        ask = sheet if seat.last and sheet.worthwhile else None
-        tokens, hidden = seat.pending + draft.tokens, self.drafter.hidden
-        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=hidden, ask=ask), draft, sheet)
+        tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
+        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.drafter.hidden, ask=sheet)
+        return Plan(work, draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []

@@ -6,6 +6,7 @@ Does not: pad (`grid.py` does, for devices that want fixed shapes). A request wi
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,17 +31,21 @@ class Flat(NamedTuple):
 
 def flatten(work: Sequence[Work], cache: Cache) -> Flat:
     """All works one after the other. All must ask for the same layer plan; hidden layers are merged."""
-    hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
-    flat = Flat([], [], [], [], [], hidden, work[0].plan)
+    tokens: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    segments: list[Segment] = []
+    trees: list[tuple[int, ...] | None] = []
     for w in work:
-        past, start, count = cache.length(w.slot), len(flat.tokens), len(w.tokens)
+        past, start, count = cache.length(w.slot), len(tokens), len(w.tokens)
         behind, depths = (None, range(w.base, w.base + count)) if w.parents is None else branches(w.parents, w.base)
-        flat.segments.append(Segment(w.slot, start, count, past, w.base, None))
-        flat.trees.append(w.parents if behind is not None else None)
-        flat.tokens.extend(w.tokens)
-        flat.positions.extend([past + d for d in depths])
-        flat.wanted.extend([start + i for i in w.logits])
-    return flat
+        segments.append(Segment(w.slot, start, count, past, w.base, None))
+        trees.append(w.parents if behind is not None else None)
+        tokens += w.tokens
+        positions += [past + d for d in depths]
+        wanted += [start + i for i in w.logits]
+    hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
+    return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan)
 
 
 def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
@@ -59,7 +64,7 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     found = output.peaks or peaks(output.logits)
     best, peak, mass = found.best, found.peak, found.mass
     outputs, row, token = [], 0, 0
-    for w, answers in zip(work, output.answers or [None] * len(work), strict=True):
+    for w, answers in zip(work, output.answers or repeat(None)):  # noqa: B905 - the second has no end
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
         masses = tuple(mass[rows]) if mass is not None else None
