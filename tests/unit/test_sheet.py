@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun import host
 from forerun.engine import runner as runners
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
-from forerun.rng import CounterRng, Purpose
+from forerun.rng import CounterRng, Purpose, invert
 from forerun.sampling import Rows
 from forerun.sheet import Sheet, Start
 from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
@@ -29,6 +30,31 @@ SAMPLINGS = {
     "greedy": Sampling(temperature=0, bad_words=((3,),), presence_penalty=0.5),
 }
 VERIFY = {"match": MatchVerifier, "rejection": RejectionVerifier}
+
+
+class Waiting(TorchDispatchMode):
+    """Which operations ran that hand a device's number to the host by themselves."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "bincount")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        places = args[1] if name in {"index", "index_put_"} else ()
+        by_mask = any(isinstance(at, torch.Tensor) and at.dtype is torch.bool for at in places)
+        if name.startswith(self.NAMES) or by_mask:
+            self.seen.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_operation_that_waits_is_seen():
+    with Waiting() as waiting:
+        assert torch.ones(3).sum().item() == 3
+        assert torch.ones(3)[torch.ones(3) > 0].shape == (3,)
+    assert waiting.seen == {"_local_scalar_dense", "index"}
 
 
 def row_of(rng):
@@ -108,6 +134,15 @@ def test_what_was_not_asked_is_fetched():
     np.testing.assert_allclose(refused[0].probs, refused[1].probs, rtol=1e-6)
 
 
+@pytest.mark.parametrize("number", [0.0, 0.25, 0.5, 1 - 2**-53])
+def test_a_draw_at_an_edge_is_the_one_of_the_host(number):
+    p = np.array([0, 0.25, 0, 0.25, 0.5, 0], np.float32)
+    sheet = Sheet(Context(0, (1,), 1, Sampling(), CounterRng(0)))
+    sheet.numbers = [number]
+    found = sheet.read(host.fetch(sheet(torch.from_numpy(p).log()[None])))
+    assert found[-1].far.drawn(number) == invert(Dist(p), number)
+
+
 def test_bans_that_leave_nothing_are_found():
     nothing = Sampling(bad_words=tuple((token,) for token in range(V)))
     with pytest.raises(RequestError, match="leave no token"):
@@ -155,12 +190,13 @@ def test_a_seed_writes_the_same_text_padded_and_ragged_and_waits_once_a_pass(dra
         passes.append(work)
         return working(self, work, flat)
 
-    for name in ("forerun.host.fetch", "forerun.sheet.fetch", "forerun.sampling.fetch"):
-        monkeypatch.setattr(name, counted)
-    monkeypatch.setattr("forerun.drafters.draft_model.fetch", counted)
+    for module in ("host", "sheet", "sampling", "drafters.draft_model"):
+        monkeypatch.setattr(f"forerun.{module}.fetch", counted)
     monkeypatch.setattr(runners.PaddedPasses, "run", passed)
     rig = engine.resized(passes="padded").build()
-    padded = rig.write(asks)
+    with Waiting() as waiting:
+        padded = rig.write(asks)
+    assert not waiting.seen
     assert [t.tokens for t in padded] == [t.tokens for t in ragged]
     assert rig.engine.stats.draft_failures == 0
     assert len(fetched) == len(passes) > 3

@@ -103,14 +103,15 @@ def _leaves(behind: Ints, parents: Sequence[int], s: Segment, entries: Ints) -> 
 
 def shape_of(flat: Flat, found: Sequence[Chain], shaping: Shaping) -> Shape:
     """The smallest shape that holds a pass."""
-    rows, wanted, most = above(len(flat.tokens)), above(len(flat.wanted)), max(len(c.entries) for c in found)
-    width, context = above(max(len(c.rows) for c in found)), max(LEAST_CONTEXT, doubled(most))
+    rows, wanted, whole = above(len(flat.tokens)), above(len(flat.wanted)), above(shaping.context)
+    width, most = above(max(len(c.rows) for c in found)), max(len(c.entries) for c in found)
+    context = min(max(LEAST_CONTEXT, doubled(most)), whole)
     columns = max((c.tree.shape[1] for c in found if c.tree is not None), default=0)
     if shaping.invariant:
-        rows, width, context = max(rows, WIDE), max(width, WIDE), shaping.context
+        rows, width, context = max(rows, WIDE), max(width, WIDE), whole
         wanted = max(wanted, WIDE) if wanted else 0
     columns = max(LEAST_COLUMNS, doubled(columns)) if columns else 0
-    return Shape(rows, wanted, doubled(len(found)), width, max(most, min(context, shaping.context)), columns)
+    return Shape(rows, wanted, doubled(len(found)), width, context, columns)
 
 
 class Inputs:

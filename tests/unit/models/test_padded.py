@@ -1,5 +1,6 @@
 """Passes of fixed shape say what ragged ones say; in the invariant mode a row has the same bits in any company."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -117,6 +118,7 @@ def test_what_nobody_may_read_does_not_reach_a_result(models, shaping, cache):
     runner = opened(models["llama"], shaping, cache)
     for strip in (*runner.cache.rows.keys, *runner.cache.rows.values):
         strip.fill_(torch.nan)
+    runner.cache.open(())  # a slot that stays empty: its rows stay poisoned
     assert torch.equal(crowd(runner, some(23)).logits, clean)
 
 
@@ -251,3 +253,31 @@ def test_the_second_step_captures_nothing_and_waits_once(folders, monkeypatch):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert not captured
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("drafter", ["none", "draft-model:model={folder},depth=3", BushyDrafter])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_engine_waits_in_one_place(folders, monkeypatch, drafter, temperature):
+    model = load_model(folders["llama"], "float32", "cuda")
+    engine = rig(folders, {"llama": model}, "padded", drafter)
+    asks = [replace(ask, sampling=replace(ask.sampling, temperature=temperature)) for ask in ASKS[:3]]
+    first = engine.write(asks)
+    real = host.fetch
+
+    def allowed(tensor):
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return real(tensor)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    for module in ("host", "sheet", "sampling", "drafters.draft_model"):
+        monkeypatch.setattr(f"forerun.{module}.fetch", allowed)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = engine.write(asks)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [t.tokens for t in again] == [t.tokens for t in first]
+    assert engine.engine.stats.draft_failures == 0
