@@ -118,7 +118,8 @@ class Config:
     scheduler: str = option("fcfs", "which requests run in a step")
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option(
-        "auto", "auto, fp32, bf16, fp16, int8, int4, or fastest: int8 where it runs; auto rounds nothing on a CPU"
+        "auto",
+        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; auto rounds nothing on a CPU",
     )
     device: str = option("auto", "auto, cpu or cuda")
     passes: str = option(
@@ -150,7 +151,7 @@ class Config:
         return cls(**{key: value for key, value in keywords.items() if key in known}), rest
 
 
-DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "int4", "fastest")
+DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "w8a8", "int4", "fastest")
 
 PADDED = ("padded", "invariant")
 CHOICES = {  # field of Config -> its values

@@ -51,9 +51,11 @@ LOADED = {
     "exact": "auto",
     "bf16": "bfloat16",
     "int8": "int8",
+    "w8a8": "w8a8",
     "int4": "int4",
 }  # precisions; exact: bf16 weights, float32 activations
 DTYPES = tuple(LOADED)
+PLAIN = ("exact", "bf16", "int8", "int4")  # of padded passes
 _BUFFER = 512 << 20  # bytes; far more than any cache holds
 _BLOCK = 1 << 20
 _READS = 8  # of the buffer, on a GPU, so that starting them does not count
@@ -102,7 +104,10 @@ def run(order: Order) -> dict[str, Any]:
         raise ConfigError("device 'cuda' was asked for and PyTorch finds no GPU; use device='cpu'.")
     if native.load() is None and order.device != "cuda":
         raise ConfigError(f"there is nothing to measure: {native.describe()}")
-    for given, known, what in ((order.shapes, SHAPES, "shape"), (order.dtypes, DTYPES, "dtype")):
+    for given, known, what in (
+        (order.shapes, SHAPES, "shape"),
+        (order.dtypes, PLAIN if order.padded else DTYPES, "dtype"),
+    ):
         for name in given:
             if name not in known:
                 raise ConfigError(unknown("forerun bench roofline", what, name, known))

@@ -9,7 +9,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Wholes: TypeAlias = npt.NDArray[np.int8]
 
-LAYOUT: int  # how the bytes of tiles lie; files of packed weights hold it
+LAYOUT: int  # how the bytes of tiles lie and which parts have which kind; files of packed weights hold it
 
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there

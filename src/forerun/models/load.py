@@ -34,7 +34,7 @@ PRECISIONS = {
 }
 
 
-WHOLE = ("int8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
+WHOLE = ("int8", "w8a8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
 
 
 def folder_of(name: str) -> Path:
@@ -54,10 +54,10 @@ def load_model(
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
-    `int8` and `int4` round weights, and activations to int8, and need the compiled passes: ConfigError where they are
-    not there. With these and with bfloat16, keys and values are kept in bfloat16. On a GPU they round the weights of
-    the layers alone, by torchao. `fastest` is int8 where that runs on a CPU, else auto. `compiled` False: run in
-    PyTorch where there are compiled passes too.
+    `int8` and `int4` round weights to that and activations to 16 and 8 bits, `w8a8` both to 8; they need the compiled
+    passes: ConfigError where they are not there. With these and with bfloat16, keys and values are kept in bfloat16.
+    `fastest` is w8a8 where that runs, else auto. On a GPU `int8` and `int4` round the weights of the layers alone, by
+    torchao. `compiled` False: run in PyTorch where there are compiled passes too.
     """
     name = str(path)
     if name.startswith("toy:"):
@@ -74,7 +74,7 @@ def load_model(
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
-        if dtype in ("int8", "int4"):
+        if dtype in WHOLE and dtype != "fastest":
             raise ConfigError(f"dtype {dtype!r} cannot run {name}, whose layers are transformers'; use dtype='auto'.")
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), eos, companion)
         return load_other(folder, precision, place, empty)
@@ -85,7 +85,7 @@ def load_model(
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if compiled and supports(recipe.config, info):
         if isinstance(weights, PackedFile):
-            return assemble_packed(recipe.config, weights, info, threads)
+            return assemble_packed(recipe.config, weights, info, threads, rounded)
         return assemble_native(recipe, weights, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
     whole = rounded == dtype in WHOLE
@@ -98,7 +98,7 @@ def load_model(
 def _rounded(dtype: str, precision: torch.dtype) -> str:
     """What compiled passes round weights to; auto: nothing."""
     if dtype in WHOLE:
-        return "int8" if dtype == "fastest" else dtype
+        return "w8a8" if dtype == "fastest" else dtype
     return "bfloat16" if precision == torch.bfloat16 else "auto"
 
 
@@ -133,7 +133,7 @@ def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
     if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
             known = ", ".join(sorted(PRECISIONS))
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, int4, {known}.")
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, int4, w8a8 (on a CPU), {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

@@ -26,7 +26,9 @@ from forerun.weights.load import Tensors, trim
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4 = 3, 4
 NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
-PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "int4": INT4}  # what each precision rounds weights to
+PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "w8a8": INT8, "int4": INT4}  # what weights are rounded to
+COARSE = ("bfloat16", "w8a8")  # precisions that round activations as much as weights
+HEADS = {INT4: INT8}  # what the head is rounded to where it is not as the layers are: it decides, and it embeds
 CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
@@ -94,11 +96,11 @@ class Parts(Protocol):
 
 
 def decoder(config: TransformerConfig, parts: Parts, arena: Any, *, exact: bool) -> Any:  # noqa: ANN401 - the extension's
-    """A decoder of parts that lie in an arena; `exact`: activations keep all bits beside bfloat16 weights."""
+    """A decoder of parts that lie in an arena; `exact`: activations keep more bits than weights have."""
     module: Any = native.load()
     sizes = [config.vocab_size, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim]
     sizes += [config.norm == "layer", config.parallel, config.gated, ACTIVATIONS[config.activation]]
-    sizes += [3 if exact else 1]  # bfloat16 numbers that stand for an activation
+    sizes += [exact]
     numbers = [config.eps, config.attention_scale, config.attention_cap or 0.0, config.logit_cap or 0.0]
     numbers += [config.embed_scale, config.residual_scale, config.logit_scale]
     made = module.Decoder(module.isas()[0], [int(s) for s in sizes], numbers)
@@ -124,7 +126,7 @@ Improve = Callable[[str, Any, torch.Tensor, np.ndarray], None]  # name of a weig
 class Rounding:
     """How matrices are kept."""
 
-    kind: int | None = None  # None: as they are stored
+    kind: int | None = None  # of the layers; None: as they are stored
     scales: int = NEAREST
     improve: Improve | None = None  # called for every stored weight once it is packed
 
@@ -184,12 +186,12 @@ class Packer:
     def _rows(self, name: str, count: int) -> Block:
         return Block(name, torch.arange(count))
 
-    def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool) -> Any:  # noqa: ANN401
+    def _matrix(self, outputs: int, blocks: list[Block], *, bias: bool, kind: int | None = None) -> Any:  # noqa: ANN401
         stored = [self.reader.raw(f"{block.name}.weight") for block in blocks]
         dtype = stored[0].dtype if len({t.dtype for t in stored}) == 1 and stored[0].dtype in KINDS else torch.float32
         dtype = torch.bfloat16 if self.kind == KINDS[torch.bfloat16] else dtype
         flip = self.names.transposed and not blocks[0].name.startswith((self.names.head, self.names.embed))
-        kind = KINDS[dtype] if self.kind is None else self.kind
+        kind = KINDS[dtype] if self.kind is None else kind or self.kind
         made = self._native.Packed(self.arena, kind, outputs, stored[0].shape[0 if flip else 1])
         for block, weight in zip(blocks, stored, strict=True):
             rows, to = weight.t() if flip else weight, block.to.numpy()
@@ -218,7 +220,8 @@ class Packer:
             embed = embed.float()
         positions = self.reader.optional(f"{names.positions}.weight", present=config.learned_positions)
         name = names.embed if config.tied else names.head
-        head = self._matrix(config.vocab_size, [self._rows(name, config.vocab_size)], bias=config.head_bias)
+        rows, kind = [self._rows(name, config.vocab_size)], HEADS.get(self.kind or 0)
+        head = self._matrix(config.vocab_size, rows, bias=config.head_bias, kind=kind)
         flat = positions.flatten().numpy() if positions is not None else None
         return EndParts(embed, flat, self._norm(names.final_norm), head)
 
@@ -318,12 +321,13 @@ def assemble_native(
 ) -> NativeTransformer:
     """The decoder that a recipe and a checkpoint make.
 
-    `dtype` "auto" multiplies weights as they are stored with float32 activations; "bfloat16" rounds both to that, and
-    "int8" to whole numbers. `threads` 0: one per core for a large model, one for a small one.
+    `dtype` "auto" multiplies weights as they are stored with float32 activations; "bfloat16" rounds both to that.
+    "int8" and "int4" round weights to whole numbers and activations to more bits (16 and 8), "w8a8" both to 8.
+    `threads` 0: one per core for a large model, one for a small one.
     """
     reader = Reader(checkpoint, recipe, torch.float32, info.layout.device)
     packer = Packer(recipe, reader, Rounding(PACKED.get(dtype)))
-    made = decoder(recipe.config, packer, packer.arena, exact=packer.kind is None)
+    made = decoder(recipe.config, packer, packer.arena, exact=dtype not in COARSE)
     trim()
     info = replace(info, weight_bytes=packer.nbytes, rounded=dtype if dtype in PACKED else "")
     return NativeTransformer(recipe.config, info, made, threads)

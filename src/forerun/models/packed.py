@@ -18,7 +18,9 @@ from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
 from forerun.models.contract import ModelInfo
 from forerun.models.native import (
+    COARSE,
     HALF,
+    HEADS,
     INT4,
     INT8,
     KINDS,
@@ -140,12 +142,12 @@ class Stored:
 
     def _both_ends(self) -> EndParts:
         c = self.config
-        head = self._matrix("ends.head", c.vocab_size, c.hidden_size)
+        head = self._matrix("ends.head", c.vocab_size, c.hidden_size, HEADS.get(self.kind))
         positions = self._vector("ends.positions", c.context_length * c.hidden_size)
         return EndParts(self._embed(), positions, self._norm("ends.norm"), head)
 
-    def _matrix(self, name: str, outputs: int, inputs: int) -> Any:  # noqa: ANN401 - a class of the extension
-        made = self._packed(self.arena, self.kind, outputs, inputs, blank=False)
+    def _matrix(self, name: str, outputs: int, inputs: int, kind: int | None = None) -> Any:  # noqa: ANN401 - a class of the extension
+        made = self._packed(self.arena, kind or self.kind, outputs, inputs, blank=False)
         for span in _matrix(name, made, biased=f"{name}.biases" in self.file.pieces):
             self.file.want(*span)
         self.nbytes += made.nbytes
@@ -196,21 +198,25 @@ def open_packed(folder: Path, values: dict[str, Any]) -> PackedFile | None:
 
 
 def dtype_of(file: PackedFile, asked: str, device: str, name: str) -> str:
-    """The precision of a packed folder; ConfigError where another one, or a GPU, was asked for."""
+    """The precision to run a packed folder in; ConfigError where another one, or a GPU, was asked for."""
     if torch.device(device).type != "cpu":
         message = f"{name} is packed for compiled passes, which run on the CPU, and device {device!r} was asked for"
         raise ConfigError(f"{message}; use device='cpu', or load the model that it was made of.")
     found: str = file.facts["dtype"]
+    if found == "int8" and asked in ("w8a8", "fastest"):
+        return "w8a8"  # the same weights
     if asked not in ("auto", "fastest") and SAME.get(asked, asked) != found:
         message = f"dtype {asked!r} was asked for and {name} is packed as {found}"
         raise ConfigError(f"{message}; use dtype='auto', or make it again with forerun quantize --dtype {asked}.")
     return found
 
 
-def assemble_packed(config: TransformerConfig, file: PackedFile, info: ModelInfo, threads: int) -> NativeTransformer:
-    """The decoder that a file of packed weights makes."""
+def assemble_packed(
+    config: TransformerConfig, file: PackedFile, info: ModelInfo, threads: int, dtype: str
+) -> NativeTransformer:
+    """The decoder that a file of packed weights makes, in a precision of `dtype_of`."""
     stored = Stored(config, file, DTYPES[file.facts["dtype"]])
-    made = decoder(config, stored, stored.arena, exact=False)
+    made = decoder(config, stored, stored.arena, exact=dtype not in COARSE)
     trim()
-    info = replace(info, weight_bytes=stored.nbytes, rounded=WORDS[stored.kind])
+    info = replace(info, weight_bytes=stored.nbytes, rounded=dtype)
     return NativeTransformer(config, info, made, threads)

@@ -46,7 +46,7 @@ def test_fewer_bits_lose_more_and_calibrated_ones_less(run, last_line, tmp_path,
     assert cases["exact"]["same_token"] == 1
     assert 0 < cases["int8"]["kl"] < cases["int4"]["kl"] / 10
     assert cases["calibrated"]["kl"] < 0.8 * cases["mse"]["kl"]
-    assert cases["mse"]["mib"] == cases["int4"]["mib"] < 0.6 * cases["int8"]["mib"]
+    assert cases["mse"]["mib"] == cases["int4"]["mib"] < 0.65 * cases["int8"]["mib"]
     assert {**cases["eight"], "name": ""} == {**cases["int8"], "name": ""}
     assert report["tokens"] == 600 - 1 - 1  # two windows, neither of which has its first token predicted
     assert "calibrated" in result.stdout.splitlines()[-3]

@@ -21,7 +21,7 @@ from forerun.types import Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
-DTYPES = ("auto", "bf16", "int8", "int4")
+DTYPES = ("auto", "bf16", "int8", "w8a8", "int4")
 SHAPES = {
     "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},

@@ -189,10 +189,11 @@ def test_another_config_than_the_one_it_was_made_with_is_refused(folder):
         load_model(folder)
 
 
-def test_another_precision_than_the_folders_is_refused(folder):
+def test_another_precision_than_the_folders_is_refused(folder, llama):
     with pytest.raises(ConfigError, match=r"'int4' was asked for and .* is packed as int8; use dtype='auto', or make"):
         load_model(folder, "int4")
-    assert torch.equal(logits(load_model(folder, "fastest")), logits(load_model(folder, "int8")))
+    assert torch.equal(logits(load_model(folder, "fastest")), logits(load_model(llama, "w8a8")))
+    assert not torch.equal(logits(load_model(folder)), logits(load_model(folder, "w8a8")))
 
 
 def test_a_gpu_is_refused(folder):

@@ -118,7 +118,6 @@ struct Decoder {
     std::deque<std::vector<float>> vectors;  // a deque: what it holds stays where it is
     nb::object embedding;
     std::shared_ptr<Decoder> base;  // what a grown one was made of, and points into
-    Kind kind = Kind::F32;              // of the last matrix, and so of a layer's
     bool whole = false, half = false;   // some matrix is of whole numbers, of bfloat16
     int64_t numel = 0;
 
@@ -133,9 +132,8 @@ struct Decoder {
         matrices.push_back(packed);
         const Matrix matrix = packed->matrix();
         numel += matrix.outputs * matrix.inputs;
-        kind = matrix.kind;
-        whole |= kind == Kind::INT8 || kind == Kind::INT4;
-        half |= kind == Kind::BF16;
+        whole |= matrix.kind == Kind::INT8 || matrix.kind == Kind::INT4;
+        half |= matrix.kind == Kind::BF16;
         return matrix;
     }
 };
@@ -161,11 +159,12 @@ struct Session {
         if (net.parallel) room(ws.before, rows * hidden);
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
-        if (decoder->half) room(ws.halves, (rows * net.parts + 32) * widest + 64);  // products read whole blocks of rows
+        if (decoder->half) room(ws.halves, (rows * parts_of(Kind::BF16, net.exact) + 32) * widest + 64);  // products read whole blocks of rows
         if (decoder->whole) {
-            room(ws.quantized, (rows + 32) * widest + 64);
+            const int64_t parts = rows * parts_of(Kind::INT8, net.exact);
+            room(ws.quantized, (parts + 32) * widest + 64);
             room(ws.scales, rows);
-            room(ws.sums, rows);
+            room(ws.sums, parts);
             room(ws.groups, rows * widest / GROUP);
         }
         room(ws.turns, rows * turns);
@@ -285,7 +284,7 @@ NB_MODULE(_native, m) {
             Net& n = d->net;
             n.vocab = sizes[0]; n.hidden = sizes[1]; n.heads = sizes[2]; n.kv_heads = sizes[3]; n.dim = sizes[4];
             n.layer_norm = sizes[5]; n.parallel = sizes[6]; n.gated = sizes[7]; n.activation = (Activation)sizes[8];
-            n.parts = (int)sizes[9];
+            n.exact = sizes[9];
             n.eps = (float)numbers[0]; n.attention_scale = (float)numbers[1]; n.attention_cap = (float)numbers[2];
             n.logit_cap = (float)numbers[3]; n.embed_scale = (float)numbers[4]; n.residual_scale = (float)numbers[5];
             n.logit_scale = (float)numbers[6];
@@ -309,7 +308,7 @@ NB_MODULE(_native, m) {
         }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
         .def("copy", [](std::shared_ptr<Decoder> d) {
             auto copy = std::make_shared<Decoder>();
-            copy->net = d->net; copy->isa = d->isa; copy->kind = d->kind; copy->whole = d->whole; copy->half = d->half; copy->numel = d->numel; copy->base = d;
+            copy->net = d->net; copy->isa = d->isa; copy->whole = d->whole; copy->half = d->half; copy->numel = d->numel; copy->base = d;
             return copy;
         })
         .def("repeat", [](Decoder& d, PackedPtr qkv, PackedPtr o, PackedPtr up, PackedPtr down) {
@@ -319,7 +318,7 @@ NB_MODULE(_native, m) {
             d.net.layers.push_back(layer);
             d.net.ffn = std::max(d.net.ffn, layer.down.inputs);
         })
-        .def_prop_ro("kind", [](const Decoder& d) { return (int)d.kind; })
+        .def_prop_ro("kind", [](const Decoder& d) { return (int)d.net.layers.back().qkv.kind; })
         .def_ro("numel", &Decoder::numel)
         .def_prop_ro("widths", [](const Decoder& d) {
             std::vector<int64_t> widths;

@@ -48,6 +48,13 @@ inline int64_t tile_bytes(Kind kind, int64_t inputs) {
     return 0;
 }
 
+// Rows that stand for one row of activations beside a matrix: three of bfloat16 add up to all bits of a float32, one is
+// rounded; two of eight bits make sixteen. What four bits lose is so much more that one row of eight will do.
+inline int parts_of(Kind kind, bool exact) {
+    if (!exact) return 1;
+    return kind == Kind::BF16 ? 3 : kind == Kind::INT8 ? 2 : 1;
+}
+
 // What an output of a matrix holds, as floats [inputs].
 void read_row(const Matrix& m, int64_t row, float* out);
 
@@ -76,8 +83,7 @@ struct Net {
     int64_t vocab = 0, hidden = 0, heads = 0, kv_heads = 0, dim = 0;
     int64_t ffn = 0;  // the widest feed-forward of all layers
     float eps = 1e-6f;
-    // bfloat16 numbers whose sum stands for an activation where the weights are BF16: 1 rounds, 3 hold all its bits.
-    int parts = 3;
+    bool exact = true;  // activations keep more bits than weights: parts_of
     bool layer_norm = false, parallel = false, gated = true;
     Activation activation = Activation::SILU;
     float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;

@@ -27,18 +27,17 @@ constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
 constexpr int64_t LEAD_FOUR = 4 * FOUR;
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
-constexpr int64_t NEAR = 1024;      // the same, where one row is quickly done with them
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
 struct Activations {
     const float* floats;
     const int8_t* whole;
     const float* scales;
-    const int32_t* sums;
+    const int32_t* sums;     // of each part of a row
     const int32_t* groups;   // sums of each 32 inputs, beside INT4
-    const uint16_t* halves;  // or as bfloat16, `parts` rows for each
-    int parts;
-    int64_t width;
+    const uint16_t* halves;  // or as bfloat16
+    int parts;               // rows of whole numbers or bfloat16 for each
+    int64_t width, stride;   // numbers from one row to the next: of floats, of the others
 };
 
 struct Share {
@@ -239,23 +238,27 @@ private:
     template <typename Fill> Activations prepare(const Matrix& m, int64_t count, int64_t width, Fill&& fill) {
         mine(count, [&](int64_t r) {
             fill(r, b(r));
-            int8_t* whole = ws.quantized.data() + r * size.widest;
-            if (is_whole(m)) quantize(b(r), width, whole, ws.scales[r], ws.sums[r]);
-            else if (is_changed(m, net)) halve(r, width);
-            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (size.widest / GROUP));
+            const int parts = parts_of(m.kind, net.exact);
+            const int64_t stride = stride_of(m);
+            int8_t* whole = ws.quantized.data() + r * parts * stride;
+            if (is_whole(m)) quantize(b(r), width, parts, whole, stride, ws.scales[r], ws.sums.data() + r * parts);
+            else if (is_changed(m, net)) halve(r, width, parts, stride);
+            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (stride / GROUP));
         });
         team.meet();
-        return activations();
+        return activations(m);
     }
 
-    void halve(int64_t r, int64_t width) {
-        uint16_t* out = ws.halves.data() + r * net.parts * size.widest;
-        split(b(r), width, net.parts, out, size.widest);
+    static int64_t stride_of(const Matrix& m) { return round_up(m.inputs, 64); }
+
+    void halve(int64_t r, int64_t width, int parts, int64_t stride) {
+        uint16_t* out = ws.halves.data() + r * parts * stride;
+        split(b(r), width, parts, out, stride);
         if (!TILES) for (int64_t i = 0; i < width; i += 16) store(b(r) + i, load(out + i));
     }
 
-    Activations activations() const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), net.parts, size.widest};
+    Activations activations(const Matrix& m) const {
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m)};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {
@@ -282,7 +285,7 @@ private:
         look(layer, strip);
         team.meet();
         if (is_changed(layer.o, net)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
-        add(layer.o, activations(), layer.attention_post);
+        add(layer.o, activations(layer.o), layer.attention_post);
     }
 
     // Queries in place, keys and values to the cache.

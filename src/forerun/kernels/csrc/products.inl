@@ -19,40 +19,46 @@ INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& i
     }
 }
 
-// Whole sums of one row and tile -> what they stand for.
-INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row, vi low, vi high, vf (&out)[2]) {
-    const int32_t offset = 128 * in.sums[row];  // weights are kept as w + 128
+// Whole sums of one row and tile -> what they stand for. Of a row in two parts, those of the second come behind.
+template <int P>
+INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row, const vi (*sums)[2], vf (&out)[2]) {
     const float scale = in.scales[row];
-    out[0] = __builtin_convertvector(low - offset, vf) * (load(m.scale + t * TILE) * scale);
-    out[1] = __builtin_convertvector(high - offset, vf) * (load(m.scale + t * TILE + 16) * scale);
+    unroll<2>([&](auto half) {
+        vf total = __builtin_convertvector(sums[0][half.value] - 128 * in.sums[row * P], vf);  // weights are kept as w + 128
+        if constexpr (P == 2) {
+            const vf fine = __builtin_convertvector(sums[1][half.value] - 128 * in.sums[row * P + 1], vf);
+            total = fma(total, splat(256), fine);
+        }
+        out[half.value] = total * (load(m.scale + t * TILE + 16 * half.value) * scale);
+    });
 }
 
-template <int R>
+template <int R, int P>
 INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row,
                        vf (&out)[R][2]) {
-    const int8_t* x = in.whole + row * in.width;
+    const int8_t* x = in.whole + row * P * in.stride;
     const int64_t steps = (m.inputs + 3) / 4;
-    vi sums[R][2];
-    unroll<R>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
+    vi sums[R * P][2];
+    unroll<R * P>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
     for (int64_t i = 0; i < steps; ++i, tile += 128) {
         if constexpr (R == 1) {
-            __builtin_prefetch(tile + NEAR, 0, 3);
-            __builtin_prefetch(tile + NEAR + 64, 0, 3);
+            __builtin_prefetch(tile + LEAD, 0, 3);
+            __builtin_prefetch(tile + LEAD + 64, 0, 3);
         } else {
             __builtin_prefetch(tile + LEAD, 0, 2);
             __builtin_prefetch(tile + LEAD + 64, 0, 2);
         }
 #if defined(__AVX512VNNI__)
         const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
-        unroll<R>([&](auto r) {
-            int32_t four; std::memcpy(&four, x + r.value * in.width + 4 * i, 4);
+        unroll<R * P>([&](auto r) {
+            int32_t four; std::memcpy(&four, x + r.value * in.stride + 4 * i, 4);
             const __m512i b = _mm512_set1_epi32(four);
             sums[r.value][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][0], low, b);
             sums[r.value][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][1], high, b);
         });
 #else
-        unroll<R>([&](auto r) {
-            const int8_t* four = x + r.value * in.width + 4 * i;
+        unroll<R * P>([&](auto r) {
+            const int8_t* four = x + r.value * in.stride + 4 * i;
             for (int half = 0; half < 2; ++half)
                 for (int j = 0; j < 16; ++j) {
                     const uint8_t* w = tile + 64 * half + 4 * j;
@@ -61,7 +67,7 @@ INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Ac
         });
 #endif
     }
-    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, sums[r.value][0], sums[r.value][1], out[r.value]); });
+    unroll<R>([&](auto r) { widen<P>(m, t, in, row + r.value, sums + P * r.value, out[r.value]); });
 }
 
 template <int R, typename Done>
@@ -72,7 +78,10 @@ INLINE void tile_rows(const Matrix& m, int64_t t, const Activations& in, int64_t
         case Kind::F32: float_tile<Kind::F32, R>(tile, m.inputs, in, row, out); break;
         case Kind::F16: float_tile<Kind::F16, R>(tile, m.inputs, in, row, out); break;
         case Kind::BF16: float_tile<Kind::BF16, R>(tile, m.inputs, in, row, out); break;
-        default: whole_tile<R>(tile, m, t, in, row, out); break;
+        default:
+            if (in.parts == 1) whole_tile<R, 1>(tile, m, t, in, row, out);
+            else whole_tile<R, 2>(tile, m, t, in, row, out);
+            break;
     }
     if (m.bias) {
         const vf low = load(m.bias + t * TILE), high = load(m.bias + t * TILE + 16);
@@ -186,8 +195,8 @@ void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
 // Sums of R rows and a tile of INT4 from the nibbles as they are, for few rows; the same whole numbers.
 template <int R>
 INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row, vf (&out)[R][2]) {
-    const int8_t* x = in.whole + row * in.width;
-    const int32_t* groups = in.groups + row * (in.width / GROUP);
+    const int8_t* x = in.whole + row * in.stride;
+    const int32_t* groups = in.groups + row * (in.stride / GROUP);
     const __m512i nibble = _mm512_set1_epi8(0x0f);
     vi totals[R][2];
     unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
@@ -197,7 +206,7 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
         unroll<R>([&](auto r) {
             unroll<2>([&](auto g) {
                 sums[r.value][g.value][0] = sums[r.value][g.value][1] =
-                    splat_whole(-8 * groups[r.value * (in.width / GROUP) + g.value]);  // nibbles are kept as w + 8
+                    splat_whole(-8 * groups[r.value * (in.stride / GROUP) + g.value]);  // nibbles are kept as w + 8
             });
         });
         unroll<8>([&](auto q) {
@@ -209,7 +218,7 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
             });
             unroll<R>([&](auto r) {
                 unroll<2>([&](auto g) {
-                    int32_t four; std::memcpy(&four, x + r.value * in.width + 32 * g.value + 4 * q.value, 4);
+                    int32_t four; std::memcpy(&four, x + r.value * in.stride + 32 * g.value + 4 * q.value, 4);
                     const __m512i b = _mm512_set1_epi32(four);
                     unroll<2>([&](auto half) {
                         vi& sum = sums[r.value][g.value][half.value];
@@ -226,13 +235,13 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
                 const vi by = (vi)m & 15;
                 unroll<R>([&](auto r) {
                     const __m512i sum = (__m512i)sums[r.value][g.value][half.value];
-                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.width / GROUP) + g.value]);
+                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.stride / GROUP) + g.value]);
                     totals[r.value][half.value] += (vi)_mm512_mask_add_epi32(sum, flipped, sum, more) * by;
                 });
             });
         });
     }
-    unroll<R>([&](auto r) { widen(m, t, in, row + r.value, totals[r.value][0], totals[r.value][1], out[r.value]); });
+    unroll<R>([&](auto r) { widen<1>(m, t, in, row + r.value, totals + r.value, out[r.value]); });
 }
 
 template <int R, typename Done>
@@ -255,6 +264,7 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
 #if defined(__AMX_INT8__)
 
 constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
+constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache
 
 // Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
 void configure(int64_t first, int64_t second) {
@@ -272,8 +282,8 @@ void configure(int64_t first, int64_t second) {
     _tile_loadconfig(&config);
 }
 
-// Sums of a tile and up to 32 rows that lie `width` bytes apart.
-template <Kind K, bool Two>
+// Sums of a tile and up to 32 rows that lie `width` bytes apart. `Far`: the tile is still in memory.
+template <Kind K, bool Two, bool Far>
 INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
     int32_t* out = (int32_t*)sums;
     alignas(64) uint8_t wide[2][64 * TILE];  // of INT4, one step ahead
@@ -287,7 +297,7 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
         if constexpr (K == Kind::INT4) {
             at = wide[i & 1];
             expand_step(w + (i + 1) * FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
-        } else {
+        } else if constexpr (Far) {
             unroll<32>([&](auto line) {  // loads of tiles wait for what is not in the first cache
                 __builtin_prefetch(at + LEAD + 64 * line.value, 0, 2);
                 __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3);
@@ -324,43 +334,46 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
 
 // As `product`, for INT8, INT4 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller
 // has, and drop its sums.
-template <Kind K, typename Done>
+template <Kind K, int P, typename Done>
 void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
     constexpr bool whole = K != Kind::BF16;
-    const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE);
-    const int64_t parts = whole ? 1 : in.parts, count = rows * parts, most = 32 / parts * parts;
+    constexpr int64_t most = 32 / P * P;
+    const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE), count = rows * P;
     const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
-    const int64_t width = whole ? in.width : 2 * in.width;
+    const int64_t width = whole ? in.stride : 2 * in.stride;
+    // Many rows: a block of them stays near while some tiles pass it, and these tiles while all blocks do.
+    const int64_t band = count > most ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
     if (count > most) configure(16, 16);
     else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
     alignas(64) uint8_t sums[32 * TILE * 4];
-    for (int64_t t = tiles.begin; t < tiles.end; ++t)
-        for (int64_t first = 0; first < count; first += most) {
-            const uint8_t *w = m.data + t * bytes, *x = from + first * width;
-            if (std::min(most, count - first) > 16) tile_sums<K, true>(w, x, width, steps, sums);
-            else tile_sums<K, false>(w, x, width, steps, sums);
-            for (int64_t at = 0; at < std::min(most, count - first); at += parts) {
-                const int64_t row = (first + at) / parts;
-                vf out[2];
-                if constexpr (whole) {
-                    vi low, high;
-                    std::memcpy(&low, sums + at * 128, 64);
-                    std::memcpy(&high, sums + at * 128 + 64, 64);
-                    widen(m, t, in, row, low, high, out);
-                } else {
-                    out[0] = out[1] = zero();
-                    for (int64_t part = parts - 1; part >= 0; --part) {  // the small ones first
-                        out[0] += load((const float*)(sums + (at + part) * 128));
-                        out[1] += load((const float*)(sums + (at + part) * 128 + 64));
+    for (int64_t begin = tiles.begin; begin < tiles.end; begin += band)
+        for (int64_t first = 0; first < count; first += most)
+            for (int64_t t = begin; t < std::min(begin + band, tiles.end); ++t) {
+                const uint8_t *w = m.data + t * bytes, *x = from + first * width;
+                const bool two = std::min(most, count - first) > 16;
+                if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums);
+                else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums);
+                const int64_t end = std::min(rows, (first + most) / P);
+                for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
+                    vf out[2];
+                    if constexpr (whole) {
+                        vi both[P][2];
+                        std::memcpy(both, sums + at * 128, sizeof(both));
+                        widen<P>(m, t, in, row, both, out);
+                    } else {
+                        out[0] = out[1] = zero();
+                        unroll<P>([&](auto part) {  // the small ones first
+                            out[0] += load((const float*)(sums + (at + P - 1 - part.value) * 128));
+                            out[1] += load((const float*)(sums + (at + P - 1 - part.value) * 128 + 64));
+                        });
                     }
+                    if (m.bias) {
+                        out[0] += load(m.bias + t * TILE);
+                        out[1] += load(m.bias + t * TILE + 16);
+                    }
+                    done(row, t, out[0], out[1]);
                 }
-                if (m.bias) {
-                    out[0] += load(m.bias + t * TILE);
-                    out[1] += load(m.bias + t * TILE + 16);
-                }
-                done(row, t, out[0], out[1]);
             }
-        }
     _tile_release();
 }
 
@@ -376,16 +389,22 @@ constexpr bool TILES = false;
 template <typename Done>
 void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
 #if defined(__AMX_INT8__)
-    if (m.kind == Kind::INT8 && rows >= AMX_FROM) return tile_product<Kind::INT8>(m, mine, in, rows, done);
-    if (m.kind == Kind::BF16) return rows ? tile_product<Kind::BF16>(m, mine, in, rows, done) : void();
+    if (m.kind == Kind::INT8 && rows >= AMX_FROM)
+        return in.parts == 1 ? tile_product<Kind::INT8, 1>(m, mine, in, rows, done)
+                             : tile_product<Kind::INT8, 2>(m, mine, in, rows, done);
+    if (m.kind == Kind::BF16 && rows)
+        return in.parts == 1 ? tile_product<Kind::BF16, 1>(m, mine, in, rows, done)
+                             : tile_product<Kind::BF16, 3>(m, mine, in, rows, done);
+    if (m.kind == Kind::BF16) return;
 #endif
-    if (rows <= ROWS) {
+    const int64_t most = is_whole(m) ? ROWS / in.parts : ROWS;  // sums that registers hold
+    if (rows <= most) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
         return;
     }
     for (int64_t t = mine.begin; t < mine.end; ++t)  // a tile stays near while all rows pass it
-        for (int64_t row = 0; row < rows; row += ROWS)
-            sweep_some((int)std::min<int64_t>(ROWS, rows - row), m, {t, t + 1}, in, row, done);
+        for (int64_t row = 0; row < rows; row += most)
+            sweep_some((int)std::min<int64_t>(most, rows - row), m, {t, t + 1}, in, row, done);
 }
 
 // A matrix of one tile, that of INT4 number t made wide in `room`, with everything that belongs to its outputs.
@@ -405,31 +424,43 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, s
     if (rows == 2) return four_sweep<2>(m, mine, in, done);
 #endif
 #if defined(__AMX_INT8__)
-    if (rows && rows <= 32) return tile_product<Kind::INT4>(m, mine, in, rows, done);
+    if (rows && rows <= 32) return tile_product<Kind::INT4, 1>(m, mine, in, rows, done);
 #endif
     for (int64_t t = mine.begin; t < mine.end; ++t)
         product_stored(one_tile(m, t, room), in, rows, {0, 1}, [&](int64_t r, int64_t, vf low, vf high) { done(r, t, low, high); });
 }
 
-// Rows are padded with zeros to the 64 inputs that a step of the widest product takes.
-void quantize(const float* x, int64_t width, int8_t* out, float& scale, int32_t& total) {
+// A row as whole numbers times a scale, padded with zeros to the 64 inputs that a step of the widest product takes; in
+// two parts, `stride` apart, of which the first counts 256 times. `totals`: the sum of each part.
+void quantize(const float* x, int64_t width, int parts, int8_t* out, int64_t stride, float& scale, int32_t* totals) {
     vf most = zero();
     for (int64_t i = 0; i < width; i += 16) most = larger(most, magnitude(load(x + i)));
-    const float top = largest(most), inverse = top > 0 ? 127.0f / top : 0.0f;
-    vi sums = vi{};
-    for (int64_t i = 0; i < width; i += 16) {
-        const vi q = __builtin_convertvector(nearest(load(x + i) * inverse), vi);
-        sums += q;
+    const float top = largest(most), levels = parts == 1 ? 127 : 127 * 256, inverse = top > 0 ? levels / top : 0.0f;
+    vi sums[2] = {};
+    auto put = [](vi q, int8_t* to) {
 #if defined(__AVX512F__)
-        _mm_storeu_si128((__m128i*)(out + i), _mm512_cvtepi32_epi8((__m512i)q));
+        _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)q));
 #else
-        for (int j = 0; j < 16; ++j) out[i + j] = (int8_t)q[j];
+        for (int j = 0; j < 16; ++j) to[j] = (int8_t)q[j];
 #endif
+    };
+    for (int64_t i = 0; i < width; i += 16) {
+        vi q = __builtin_convertvector(nearest(load(x + i) * inverse), vi);
+        if (parts == 2) {
+            const vi coarse = (q + 128) >> 8, fine = q - (coarse << 8);  // -128 to 127
+            sums[1] += fine;
+            put(fine, out + stride + i);
+            q = coarse;
+        }
+        sums[0] += q;
+        put(q, out + i);
     }
-    std::fill(out + width, out + round_up(width, 64), (int8_t)0);
-    scale = top / 127.0f;
-    total = 0;
-    for (int j = 0; j < 16; ++j) total += sums[j];
+    scale = top / levels;
+    for (int part = 0; part < parts; ++part) {
+        std::fill(out + part * stride + width, out + part * stride + round_up(width, 64), (int8_t)0);
+        totals[part] = 0;
+        for (int j = 0; j < 16; ++j) totals[part] += sums[part][j];
+    }
     if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
 }
 
@@ -455,4 +486,4 @@ void split(const float* x, int64_t width, int parts, uint16_t* out, int64_t stri
 }
 
 // What a matrix does not multiply as it is.
-bool is_changed(const Matrix& m, const Net& net) { return is_whole(m) || (m.kind == Kind::BF16 && (TILES || net.parts == 1)); }
+bool is_changed(const Matrix& m, const Net& net) { return is_whole(m) || (m.kind == Kind::BF16 && (TILES || !net.exact)); }
