@@ -119,7 +119,8 @@ class Config:
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option(
         "auto",
-        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; auto rounds nothing on a CPU",
+        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; "
+        "auto rounds nothing on a CPU",
     )
     device: str = option("auto", "auto, cpu or cuda")
     passes: str = option(
