@@ -95,7 +95,7 @@ def _flex(device: str) -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     call: Callable[..., torch.Tensor] = flex_attention
-    return torch.compile(call, dynamic=False) if device == "cuda" else call
+    return torch.compile(call) if device == "cuda" else call
 
 
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "flex": flex}
