@@ -77,6 +77,10 @@ class Sheet:
             parts += self._asked(self.rows)
         return torch.cat([part.double().flatten() for part in parts])
 
+    def token(self, answers: torch.Tensor) -> torch.Tensor:
+        rows = len(self.numbers)
+        return answers[rows : rows + 1].long()
+
     def _asked(self, p: torch.Tensor) -> Iterator[torch.Tensor]:
         """Per stage: the token that every row would draw, its probability, and that of the child to be judged next."""
         for refused, rows in enumerate(self.stages):

@@ -3,7 +3,7 @@
 Does not: hold anything that changes. Per-request state lives in `engine/request.py`, tokens in caches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -241,6 +241,10 @@ class Question(Protocol):
         """[len(work.logits), vocab] -> float64 [n]; it may not wait for the device."""
         ...
 
+    def token(self, answers: "torch.Tensor", /) -> "torch.Tensor":
+        """The token that the answers hold for the first row, int64 [1]."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -465,6 +469,15 @@ class Runner(Protocol):
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass."""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` is there."""
+        ...
+
+    def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
+        """Passes in a row: from the second on, a work's one token is what its slot found before."""
         ...
 
 

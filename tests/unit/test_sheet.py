@@ -8,7 +8,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun import host
-from forerun.engine import runner as runners
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose, invert
@@ -29,6 +28,7 @@ SAMPLINGS = {
     "few": Sampling(allowed_tokens=(1, 2, 7), no_repeat_ngram=2),
     "greedy": Sampling(temperature=0, bad_words=((3,),), presence_penalty=0.5),
 }
+BENT = ("bans", "few", "greedy")  # what may be drawn depends on the tokens before it, which the host has to see
 VERIFY = {"match": MatchVerifier, "rejection": RejectionVerifier}
 
 
@@ -173,30 +173,30 @@ def test_padded_passes_have_the_law_of_plain_decoding(drafter, verifier, bans):
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
     "drafter",
-    ["none", "ngram:min_match=1", "draft-model:model=toy:100:11,depth=3", "draft-model:model=toy:100:11,width=2"],
+    [
+        "none",
+        "ngram:min_match=1",
+        "draft-model:model=toy:100:11,depth=3",
+        "draft-model:model=toy:100:11,depth=2,width=2",
+    ],
 )
-def test_a_seed_writes_the_same_text_padded_and_ragged_and_waits_once_a_pass(drafter, sampling, monkeypatch):
+def test_a_seed_writes_the_same_text_padded_and_ragged_and_waits_seldom(drafter, sampling, monkeypatch):
     engine = Toy(drafter=drafter, model=ToyModel(V, 4))
     asks = [Ask((1, 2, 3)[: 1 + i], replace(SAMPLINGS[sampling], seed=i, max_tokens=15)) for i in range(3)]
     ragged = engine.build().write(asks)
-    fetched, passes = [], []
-    real, working = host.fetch, runners.PaddedPasses.run
+    fetched, real = [], host.fetch
 
     def counted(tensor):
         fetched.append(tensor)
         return real(tensor)
 
-    def passed(self, work, flat):
-        passes.append(work)
-        return working(self, work, flat)
-
     for module in ("host", "sheet", "sampling", "drafters.draft_model"):
         monkeypatch.setattr(f"forerun.{module}.fetch", counted)
-    monkeypatch.setattr(runners.PaddedPasses, "run", passed)
     rig = engine.resized(passes="padded").build()
     with Waiting() as waiting:
         padded = rig.write(asks)
     assert not waiting.seen
     assert [t.tokens for t in padded] == [t.tokens for t in ragged]
     assert rig.engine.stats.draft_failures == 0
-    assert len(fetched) == len(passes) > 3
+    waits = 1 if drafter == "none" or "ngram" in drafter else 4 if "width" in drafter or sampling in BENT else 2
+    assert 3 < len(fetched) <= waits * rig.engine.stats.steps  # the target's, and a draft's: one in all, or per level

@@ -6,7 +6,7 @@ as in the drafts of EAGLE-2 (2406.16858); these are chosen, not drawn.
 Does not: translate between tokenizers; both models must share one vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -101,6 +101,9 @@ class DraftModelDrafter(Drafter):
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         growths = [_Growth(context, budget, level=[-1]) for context, budget in zip(batch, budgets, strict=True)]
         active = [g for g in growths if g.budget > 0 and self._room(g.context)]
+        if active and self._blind(active):
+            self._follow(active)
+            return [self._finish(g) for g in growths]
         for depth in range(self.options.depth):
             if not active:
                 break
@@ -114,6 +117,41 @@ class DraftModelDrafter(Drafter):
                     self._extend(growth, ask, output)
             active = [g for g in active if g.level and len(g.tokens) < g.budget]
         return [self._finish(g) for g in growths]
+
+    def _blind(self, active: Sequence[_Growth]) -> bool:
+        """Whether chains can grow on the device: nothing that the host decides depends on a drafted token."""
+        if not self.runner.follows or self.options.width > 1 or self.options.threshold > 0:
+            return False
+        sheets = [Sheet(g.context, eos=self.eos, start=Start(Purpose.DRAFT)) for g in active]
+        return not any(sheet.shaper.bends or (not sheet.greedy and None in sheet.numbers) for sheet in sheets)
+
+    def _follow(self, active: Sequence[_Growth]) -> None:
+        """Whole chains, pass after pass, of which the host learns at the end."""
+        asked: list[list[tuple[_Growth, Sheet]]] = []
+
+        def steps() -> Iterator[list[Work]]:
+            for depth in range(self.options.depth):
+                growing = [g for g in active if g.budget > depth]
+                sheets = [Sheet(g.context, eos=self.eos, start=Start(Purpose.DRAFT, depth)) for g in growing]
+                asked.append(list(zip(growing, sheets, strict=True)))
+                if not growing:
+                    return
+                yield [self._link(g, depth, sheet) for g, sheet in asked[-1]]
+                if depth == 0:
+                    for growth in growing:
+                        self._settle(growth)
+
+        for pairs, outputs in zip(asked, self.runner.follow(steps()), strict=False):
+            for (growth, sheet), output in zip(pairs, outputs, strict=True):
+                if growth.level:
+                    self._extend(growth, sheet, output)
+
+    def _link(self, growth: _Growth, depth: int, sheet: Sheet) -> Work:
+        """The work of one depth, whose token only the device knows from depth 1 on."""
+        if depth == 0:
+            return self._work(growth, depth, sheet)
+        ask, parents = sheet if sheet.worthwhile else None, tuple(range(-1, depth - 1))
+        return Work(growth.context.state, (0,), parents, depth - 1, logits=(0,), ask=ask)
 
     def _room(self, context: Context) -> bool:
         """Whether the small model can read what is new and then a whole draft; its context may be the shorter one."""
@@ -214,6 +252,9 @@ class _Likeliest:
         flags = stuck if stuck is not None else p.new_zeros(len(p))
         parts = (flags[:, None], order.indices[:, : self.width], order.values[:, : self.width])
         return torch.cat([part.double() for part in parts], 1).flatten()
+
+    def token(self, answers: torch.Tensor) -> torch.Tensor:
+        return answers[1:2].long()
 
     def read(self, answers: Floats) -> tuple[Ints, Floats]:
         """Tokens and probabilities, [nodes, width] each. RequestError where bans leave no token."""

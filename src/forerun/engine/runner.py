@@ -1,7 +1,7 @@
 """One forward pass of a model over its own cache, and its captured graphs; knows shapes, not methods."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -42,15 +42,51 @@ class ModelRunner:
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass for all works with the same layer plan; their tokens are unjudged afterwards."""
         if self.padded is not None:
-            return unpack(work, self.padded.run(work, flatten(work, self.cache)))
+            return self.padded.finish([self.padded.start(work)])[0]
         batch = pack(work, self.cache, self.info.layout.device)
         output = self.model.forward(batch, self.cache)
         self.cache.advance(batch)
         return unpack(work, output)
 
+    @property
+    def follows(self) -> bool:
+        """Whether passes can feed each other without the host."""
+        return self.padded is not None
+
+    def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
+        """Passes in a row, fetched together: from the second on, a work's one token is what its slot found before.
+
+        What stands in `tokens` there does not matter; of all logits only the last pass's are whole. `steps` may keep
+        the cache's books between passes. Needs `follows`.
+        """
+        assert self.padded is not None  # noqa: S101 - callers ask `follows` first
+        begun: list[Begun] = []
+        for work in steps:
+            found = begun[-1].found() if begun else {}
+            begun.append(self.padded.start(work, [found[w.slot] for w in work] if begun else None))
+        return self.padded.finish(begun) if begun else []
+
+
+class Begun(NamedTuple):
+    """A pass that the device was given, with what the host will fetch of it."""
+
+    work: Sequence[Work]
+    output: PassOutput
+    facts: torch.Tensor  # float64 [3, wanted]
+    asked: list[torch.Tensor | None]  # answers per work
+
+    def found(self) -> dict[int, torch.Tensor]:
+        """Slot -> its next token, int64 [1], on the device: the one that was asked for, or the most likely one."""
+        ends = accumulate(len(w.logits) for w in self.work)
+        best = self.facts[0].long()
+        return {
+            w.slot: w.ask.token(answers) if w.ask is not None and answers is not None else best[end - 1 : end]
+            for w, answers, end in zip(self.work, self.asked, ends, strict=True)
+        }
+
 
 class PaddedPasses:
-    """Passes of fixed shapes, at one host synchronisation each."""
+    """Passes of fixed shapes, at one host synchronisation each, or one for several that follow each other."""
 
     def __init__(self, model: Model, cache: Cache, shaping: Shaping) -> None:
         self.model, self.cache, self.shaping = model, cache, shaping
@@ -58,24 +94,33 @@ class PaddedPasses:
         self.kept: OrderedDict[Hashable, Program] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
-    def run(self, work: Sequence[Work], flat: Flat) -> PassOutput:
-        """Pad, send, run, and fetch what the host must know of every wanted row, with the answers to all questions."""
+    def start(self, work: Sequence[Work], tokens: Sequence[torch.Tensor] | None = None) -> Begun:
+        """Pad, send and run; `tokens` [1] each replace those of works that have one."""
+        flat = flatten(work, self.cache)
         found = chains(flat, self.cache, split=self.shaping.invariant)
         program = self._program(flat, shape_of(flat, found, self.shaping))
-        output, facts = program.run(flat, found)
+        output, facts = program.run(flat, found, torch.cat(list(tokens)) if tokens else None)
         self.cache.advance(replace(program.work, segments=tuple(flat.segments)))
-        ends = list(accumulate(len(w.logits) for w in work))
+        ends = accumulate(len(w.logits) for w in work)
         asked = [
             w.ask(output.logits[end - len(w.logits) : end]) if w.ask is not None else None
             for w, end in zip(work, ends, strict=True)
         ]
-        count, sent = ends[-1], [facts.flatten(), *(part for part in asked if part is not None)]
-        numbers = host.fetch(torch.cat(sent) if len(sent) > 1 else sent[0])
-        answers = iter(np.split(numbers, list(accumulate(len(part) for part in sent))))
-        peaks = peaks_of(next(answers).reshape(facts.shape)[:, :count])
+        count = len(flat.wanted)
         hidden = {layer: rows.clone() for layer, rows in output.hidden.items()}  # drafters keep them
-        brought = [next(answers) if part is not None else None for part in asked]
-        return PassOutput(output.logits[:count], hidden, peaks, brought)
+        return Begun(work, PassOutput(output.logits[:count], hidden), facts[:, :count].clone(), asked)
+
+    def finish(self, begun: Sequence[Begun]) -> list[list[Output]]:
+        """Fetch what the host must know of every wanted row, and the answers to all questions, in one transfer."""
+        sent = [part for b in begun for part in (b.facts.flatten(), *b.asked) if part is not None]
+        numbers = host.fetch(torch.cat(sent) if len(sent) > 1 else sent[0])
+        parts = iter(np.split(numbers, list(accumulate(len(part) for part in sent))))
+        outputs: list[list[Output]] = []
+        for b in begun:
+            peaks = peaks_of(next(parts).reshape(b.facts.shape))
+            answers = [next(parts) if part is not None else None for part in b.asked]
+            outputs.append(unpack(b.work, replace(b.output, peaks=peaks, answers=answers)))
+        return outputs
 
     def _program(self, flat: Flat, shape: Shape) -> "Program":
         key = (shape, flat.hidden, flat.plan)
@@ -105,8 +150,10 @@ class Program:
         self.inputs, self.work, self.step, self.pool = inputs, work, step, pool
         self.captured = pool is None or inputs.shape.rows > CAPTURED
 
-    def run(self, flat: Flat, found: Sequence[Chain]) -> Result:
+    def run(self, flat: Flat, found: Sequence[Chain], tokens: torch.Tensor | None) -> Result:
         self.inputs.fill(flat, found)
+        if tokens is not None:
+            self.inputs.tensors["tokens"][: len(tokens)] = tokens
         if not self.captured:
             self.step, self.captured = capture(self.step, self.pool), True
         return self.step()

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,22 +174,31 @@ def test_a_shape_is_made_once_and_the_oldest_goes(models, monkeypatch):
     assert first[0] not in kept.values()
 
 
-def test_a_greedy_step_asks_the_host_once_per_pass(folders, models, monkeypatch):
-    asked = SimpleNamespace(count=0, passes=0)
-    real, working = host.fetch, runners.PaddedPasses.run
+def test_a_round_waits_for_the_draft_and_for_the_target(folders, models, monkeypatch):
+    waited, real = [], host.fetch
 
     def counted(tensor):
-        asked.count += 1
+        waited.append(tensor)
         return real(tensor)
 
-    def passed(self, work, flat):
-        asked.passes += 1
-        return working(self, work, flat)
-
     monkeypatch.setattr(host, "fetch", counted)
-    monkeypatch.setattr(runners.PaddedPasses, "run", passed)
-    rig(folders, models, "padded", "draft-model:model={folder},depth=3").write(ASKS)
-    assert asked.count == asked.passes > 10
+    drafted = rig(folders, models, "padded", "draft-model:model={folder},depth=3")
+    drafted.write(ASKS)
+    assert 10 < len(waited) <= 2 * drafted.engine.stats.steps
+    assert drafted.engine.stats.draft_failures == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_chain_that_grows_on_the_device_is_the_one_that_grows_on_the_host(folders, models, monkeypatch, temperature):
+    asks = [replace(ask, sampling=replace(ask.sampling, temperature=temperature)) for ask in ASKS]
+    drafter = "draft-model:model={folder},depth=4"
+    blind = rig(folders, models, "padded", drafter)
+    texts = blind.write(asks)
+    monkeypatch.setattr(ModelRunner, "follows", False)
+    seeing = rig(folders, models, "padded", drafter)
+    assert [t.emissions for t in seeing.write(asks)] == [t.emissions for t in texts]
+    stats = [[e.stats.drafted for events in r.said.values() for e in events if e.stats] for r in (blind, seeing)]
+    assert stats[0] == stats[1]
 
 
 def test_passes_that_cannot_be_padded_are_refused(folders):
