@@ -92,7 +92,7 @@ class PaddedPasses:
         self.model, self.cache, self.shaping = model, cache, shaping
         self.device = model.info.layout.device
         self.kept: OrderedDict[Hashable, Program] = OrderedDict()
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def start(self, work: Sequence[Work], tokens: Sequence[torch.Tensor] | None = None) -> Begun:
         """Pad, send and run; `tokens` [1] each replace those of works that have one."""
@@ -128,7 +128,7 @@ class PaddedPasses:
         if program is None:
             inputs = Inputs(shape, self.device, self.cache.rows.scratch)
             work = inputs.work(flat, self.shaping)
-            program = Program(inputs, work, self._step(work), self._pool)
+            program = Program(inputs, work, self._step(work), self.pool)
         self.kept[key] = program
         if len(self.kept) > GRAPHS:
             self.kept.popitem(last=False)

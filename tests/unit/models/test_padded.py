@@ -219,6 +219,45 @@ def test_whole_numbers_of_torchao_or_a_sentence():
         assert made.nbytes < weight.nbytes / 3
 
 
+def lent():
+    """A stand-in for `capture` without a GPU: every replay writes to the same memory, and spoils the other graphs'."""
+    results = []
+
+    def tensors(result):
+        return [result.output.logits, *result.output.hidden.values(), result.summary]
+
+    def capture(step, pool):
+        mine = step()
+        results.append(mine)
+
+        def replay():
+            fresh = step()
+            with torch.inference_mode():
+                for other in results:
+                    for tensor in tensors(other):
+                        tensor.fill_(torch.nan)
+                for old, new in zip(tensors(mine), tensors(fresh), strict=True):
+                    old.copy_(new)
+            return mine
+
+        return replay
+
+    return capture
+
+
+@pytest.mark.parametrize("drafter", ["none", "draft-model:model={folder},depth=4", BushyDrafter])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_graph_lends_is_used_before_the_next_replay(folders, models, monkeypatch, drafter, temperature):
+    asks = [replace(ask, sampling=replace(ask.sampling, temperature=temperature, logprobs=2)) for ask in ASKS]
+    expected = rig(folders, models, "padded", drafter).write(asks)
+    monkeypatch.setattr(runners, "capture", lent())
+    captured = rig(folders, models, "padded", drafter)
+    for runner in (captured.engine.runner, *captured.runners):
+        runner.padded.pool = runner.padded.pool or "a pool"
+    assert captured.write(asks) == expected
+    assert all(program.captured for program in captured.engine.runner.padded.kept.values())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
 def test_a_replayed_graph_says_what_the_step_says(folders, monkeypatch, shaping):
