@@ -4,7 +4,7 @@ Llama shapes with random weights. Each round reads a large buffer (the machine's
 pass of every width, the order turned from round to round; medians are reported. T(k)/T(1) is what verifying k tokens
 costs: the planner's question. The share of the limit is (weights + keys and values read) / bandwidth / T(1).
 On a GPU, or where padded passes are asked for, a pass is all that the engine's runner does: packing and sending its
-inputs, the captured graph, and fetching the best tokens.
+inputs, the captured graph, and fetching the best tokens: `--device cuda --shapes 1.1B,8B --dtype bf16`.
 Does not: measure arithmetic; say anything of text, which random weights do not have.
 """
 

@@ -18,14 +18,14 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float
 
 
 def distances(grid: Grid, positions: torch.Tensor) -> torch.Tensor:
-    """How many positions every entry lies behind a cell; negative: not seen. [chains, width, context]."""
+    """How many positions every entry lies behind a cell; negative: not seen. int32 [chains, width, context]."""
     (chains, context), columns = grid.table.shape, grid.tree.shape[1]
     entries = torch.arange(context, device=positions.device)
-    behind = positions[grid.shown].view(chains, -1, 1) - entries
+    behind = positions[grid.shown].view(chains, -1, 1).int() - entries.int()
     if not columns:
         return behind
     column = (entries - grid.settled[:, None]).unsqueeze(1)  # [chains, 1, context]
-    tree = F.pad(grid.tree, (0, 1), value=-1)[grid.shown].view(chains, -1, columns + 1)
+    tree = F.pad(grid.tree.int(), (0, 1), value=-1)[grid.shown].view(chains, -1, columns + 1)
     unsettled = tree.gather(2, column.clamp(0, columns).expand_as(behind))
     return torch.where(column < 0, behind, unsettled)
 
