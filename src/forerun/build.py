@@ -22,7 +22,7 @@ from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
-from forerun.models.native import threads_for
+from forerun.models.native import cores, threads_for
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
@@ -82,14 +82,17 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
 def load_target(config: Config) -> Model:
     """The target, and the number of threads that torch's part of its passes uses."""
-    model = _load(config, config.model, config.dtype)
+    if config.threads > cores():
+        message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
+        raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
+    model = _load(config, config.model, config.dtype, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
 
 
-def _load(config: Config, folder: str, dtype: str) -> Model:
+def _load(config: Config, folder: str, dtype: str, kv_dtype: str = "auto") -> Model:
     compiled = config.passes not in PADDED  # these have shapes of their own
-    return load_model(folder, dtype, device_of(config), config.threads, compiled=compiled)
+    return load_model(folder, dtype, device_of(config), config.threads, kv_dtype, compiled=compiled)
 
 
 def device_of(config: Config) -> str:

@@ -119,8 +119,11 @@ class Config:
     cache: str = option("contiguous", "how keys and values are kept")
     dtype: str = option(
         "auto",
-        "auto, fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: w8a8 where it runs; "
-        "auto rounds nothing on a CPU",
+        "auto (rounds nothing on a CPU), fp32, bf16, fp16, int8, w8a8 (activations in 8 bits too), int4, or fastest: "
+        "w8a8 where it runs",
+    )
+    kv_dtype: str = option(
+        "auto", "keys and values: auto, fp32, bf16 or int8; auto is bf16 beside rounded weights on a CPU, else dtype"
     )
     device: str = option("auto", "auto, cpu or cuda")
     passes: str = option(
@@ -153,10 +156,12 @@ class Config:
 
 
 DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "w8a8", "int4", "fastest")
+KV_DTYPES = ("auto", "fp32", "bf16", "int8")
 
 PADDED = ("padded", "invariant")
 CHOICES = {  # field of Config -> its values
     "dtype": DTYPES,
+    "kv_dtype": KV_DTYPES,
     "device": ("auto", "cpu", "cuda"),
     "passes": ("auto", "ragged", *PADDED),
     "attention": ("sdpa", "flex"),

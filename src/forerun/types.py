@@ -410,14 +410,29 @@ class Event:
     stats: Any = None  # engine.stats.RequestStats, with the last event
 
 
+SCALE_BYTES = 4  # of what int8 keys or values of one entry and head are multiplied with
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """What a model stores per token and layer: one entry of `heads` and `dims` per layer."""
 
     heads: tuple[int, ...]
     dims: tuple[int, ...]
-    dtype: "torch.dtype"
+    dtype: "torch.dtype"  # of keys and values as a cache is given them and gives them back
     device: "torch.device"
+    kept: "torch.dtype | None" = None  # in between, where it is not dtype; int8: with a scale per entry and head
+
+    @property
+    def stored(self) -> "torch.dtype":
+        """What memory holds."""
+        return self.kept or self.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory of one token's keys and values in all layers."""
+        scale = 0 if self.stored.is_floating_point else SCALE_BYTES
+        return sum(2 * h * (d * self.stored.itemsize + scale) for h, d in zip(self.heads, self.dims, strict=True))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun import LLM
 from forerun.config import Config, check_tokens, choose
 from forerun.errors import ConfigError, RequestError
 from forerun.registry import Registry
@@ -86,6 +87,7 @@ def test_keywords_that_config_does_not_know_are_options_of_the_drafter():
         ({"max_requests": 0}, "give at least 1"),
         ({"max_requests": "many"}, "give a value of type int"),
         ({"dtype": "float23"}, "did you mean 'float32'"),
+        ({"kv_dtype": "int4"}, "did you mean 'int8'"),
         ({"device": "gpu"}, "value of device 'gpu'"),
         ({"draft_timeout": -1.0}, "give at least 0"),
     ],
@@ -93,6 +95,11 @@ def test_keywords_that_config_does_not_know_are_options_of_the_drafter():
 def test_config_refuses_what_cannot_be(keywords, sentence):
     with pytest.raises(ConfigError, match=sentence):
         Config(**keywords)
+
+
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(ConfigError, match=r"threads is 4096 and this process may use \d+ .*: use threads=\d+, or 0"):
+        LLM("toy:1", threads=4096)
 
 
 PLACES = ["prompt", "bad_words", "logit_bias", "allowed_tokens", "stop_token_ids"]

@@ -160,15 +160,16 @@ def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # n
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [PACKED]...")
 @click.option("--text", type=click.Path(path_type=Path), required=True, help="A text to predict, UTF-8.")
 @click.option("--dtype", "dtypes", default="int8,int4", show_default=True, help="How weights are rounded; with commas.")
+@click.option("--kv-dtype", "kv_dtypes", default="", help="Each of them also with keys and values in fp32, bf16, int8.")
 @click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, from its start.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a pass [one per core].")
-def quality(models: tuple[str, ...], text: Path, dtypes: str, tokens: int, threads: int) -> None:
+def quality(models: tuple[str, ...], text: Path, dtypes: str, kv_dtypes: str, **values: int) -> None:
     """Measure perplexity and divergence from the exact MODEL, per precision and for folders PACKED of it."""
     from forerun.bench import quality as benchmark
     from forerun.bench.report import as_json
 
-    names = [name.strip() for name in dtypes.split(",") if name.strip()]
-    found = benchmark.run(benchmark.Order(models, text, names, tokens, threads))
+    names, kept = ([name.strip() for name in given.split(",") if name.strip()] for given in (dtypes, kv_dtypes))
+    found = benchmark.run(benchmark.Order(models, text, names, kv_dtypes=kept, **values))
     benchmark.show(found)
     click.echo(as_json(found))
 

@@ -103,9 +103,7 @@ def resident() -> dict[str, int]:
 
 def cache_bytes(llm: Any) -> int:  # noqa: ANN401 - an LLM
     """Keys and values of all the tokens that the cache has room for."""
-    layout = llm.model.info.layout
-    entry = sum(heads * dim for heads, dim in zip(layout.heads, layout.dims, strict=True))
-    return int(2 * layout.dtype.itemsize * entry * llm.engine.cache.free())
+    return int(llm.model.info.layout.token_bytes * llm.engine.cache.free())
 
 
 def show(report: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ class Order:
     dtypes: Sequence[str] = ("int8", "int4")
     tokens: int = 8192
     threads: int = 0
+    kv_dtypes: Sequence[str] = ()  # each weights' precision is measured with keys and values kept in these as well
 
 
 @dataclass
@@ -70,6 +71,11 @@ def run(order: Order) -> dict[str, Any]:
     exact = load_model(first, "auto", threads=order.threads)
     models = {EXACT: exact}
     models |= {dtype: load_model(first, dtype, threads=order.threads) for dtype in order.dtypes}
+    models |= {
+        f"{name} kv={kv}": load_model(first, dtype, threads=order.threads, kv_dtype=kv)
+        for name, dtype in ((EXACT, "auto"), *zip(order.dtypes, order.dtypes, strict=True))
+        for kv in order.kv_dtypes
+    }
     models |= {name: load_model(name, threads=order.threads) for name in others}
     for name, model in models.items():
         if model.info.vocab_size != exact.info.vocab_size:

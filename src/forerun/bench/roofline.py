@@ -238,9 +238,7 @@ def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
 
 
 def _figures(info: ModelInfo, order: Order, times: dict[int, list[float]], speeds: list[float]) -> dict[str, Any]:
-    layout = info.layout
-    per_token = sum(2 * h * d for h, d in zip(layout.heads, layout.dims, strict=True)) * layout.dtype.itemsize
-    read = info.weight_bytes + per_token * order.context
+    read = info.weight_bytes + info.layout.token_bytes * order.context
     one = float(np.median(times[order.widths[0]]))
     bandwidth = float(np.median(speeds))
     return {

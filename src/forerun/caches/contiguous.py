@@ -49,8 +49,7 @@ class ContiguousCache(Cache):
     def fork(self, slot: int) -> int:
         twin, _ = self.open(())
         held = self._committed[slot]
-        for strip in (*self.rows.keys, *self.rows.values):
-            strip.narrow(1, twin * self.capacity, held).copy_(strip.narrow(1, slot * self.capacity, held))
+        self.rows.copy(slot * self.capacity, twin * self.capacity, held)
         self._committed[twin] = held
         return twin
 
@@ -85,7 +84,7 @@ class ContiguousCache(Cache):
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         first, count = segment.slot * self.capacity, segment.past + segment.base + segment.count
-        return self.rows.keys[layer].narrow(1, first, count), self.rows.values[layer].narrow(1, first, count)
+        return self.rows.read(layer, lambda strip: strip.narrow(1, first, count))
 
     def advance(self, work: Pass) -> None:
         for s in work.segments:

@@ -206,18 +206,18 @@ class PagedCache(Cache):
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         s = self._open[segment.slot]
         end = segment.past + segment.base + segment.count
-        keys, values = self.rows.keys[layer], self.rows.values[layer]
         if s.beside:
             first = s.blocks[0] * self._size if s.blocks else 0
-            return keys.narrow(1, first, end), values.narrow(1, first, end)
+            return self.rows.read(layer, lambda strip: strip.narrow(1, first, end))
         if s.table is None:
             s.table = torch.tensor(s.blocks, dtype=torch.int64, device=self._device)
-        return self._gather(keys, s.table, end), self._gather(values, s.table, end)
+        table = s.table
+        return self.rows.read(layer, lambda strip: self._gather(strip, table, end))
 
-    def _gather(self, rows: torch.Tensor, table: torch.Tensor, end: int) -> torch.Tensor:
-        heads, _, dim = rows.shape
-        found = rows[:, : self.rows.scratch].view(heads, -1, self._size * dim).index_select(1, table)
-        return found.view(heads, -1, dim).narrow(1, 0, end)
+    def _gather(self, strip: torch.Tensor, table: torch.Tensor, end: int) -> torch.Tensor:
+        heads, _, width = strip.shape
+        found = strip[:, : self.rows.scratch].view(heads, -1, self._size * width).index_select(1, table)
+        return found.view(heads, -1, width).narrow(1, 0, end)
 
     def advance(self, work: Pass) -> None:
         for segment in work.segments:

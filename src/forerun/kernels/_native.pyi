@@ -1,5 +1,6 @@
 # What csrc/module.cpp defines. Addresses are those of contiguous memory that outlives the call; kinds are net.h's.
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -48,7 +49,7 @@ class Team:
 
 # A dense decoder; passes do not change it.
 class Decoder:
-    kind: int  # of the last matrix
+    kind: int  # of the layers
     numel: int
     widths: list[int]
     def __init__(self, isa: str, sizes: list[int], numbers: list[float]) -> None: ...
@@ -82,16 +83,19 @@ class Session:
     def __init__(self, decoder: Decoder, team: Team, kind: int, strips: Ints) -> None: ...
     def run(
         self,
-        tokens: Ints,
-        positions: Ints,
-        segments: Ints,
-        runs: Ints,
-        wanted: Ints | None,
+        tokens: int,  # addresses of int64
+        positions: int,
+        rows: int,
+        segments: list[int],  # seven for each: start, count, past, base, address of its mask or 0, first run, runs
+        runs: list[tuple[int, int]],  # first row in the cache, count
+        wanted: int,  # address of int64, or 0: all rows
         logits: int,
         num_wanted: int,
-        layers: Ints | None,
-        hidden: list[tuple[int, int]],
-    ) -> tuple[list[int], list[float]]: ...  # per row of logits: its best token; that one's logit, and the row's mass
+        layers: Sequence[int] | None,
+        hidden: list[tuple[int, int]],  # place in the order of layers, address
+    ) -> tuple[
+        list[int], list[float], list[float]
+    ]: ...  # per row of logits: its best token, that one's logit, its mass
 
 def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together
 def xxh64(address: int, nbytes: int) -> int: ...  # the checksum of that name, seed 0

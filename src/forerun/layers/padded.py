@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from forerun.caches.contract import Rows
 from forerun.layers.attention import capped
+from forerun.layers.kv_rows import Place
 from forerun.types import Grid
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float, float | None], torch.Tensor]
@@ -56,12 +57,11 @@ class Padded:
 
     def store(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values [rows, heads, dim], and read what all chains hold: [chains, heads, context, dim]."""
-        return self._through(self.rows.keys[layer], keys), self._through(self.rows.values[layer], values)
-
-    def _through(self, mine: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        mine.index_copy_(1, self.grid.to, new.transpose(0, 1))
-        found = mine.index_select(1, self.grid.table.flatten())
-        return found.view(mine.shape[0], *self.grid.table.shape, -1).transpose(0, 1)
+        table = self.grid.table
+        self.rows.write(layer, Place(self.grid.to), keys, values)
+        found = self.rows.read(layer, lambda strip: strip.index_select(1, table.flatten()))
+        first, second = (part.view(part.shape[0], *table.shape, -1).transpose(0, 1) for part in found)
+        return first, second
 
 
 def sdpa(

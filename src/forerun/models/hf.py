@@ -131,7 +131,7 @@ def load_other(folder: Path, dtype: torch.dtype, device: torch.device, info: Mod
             f"{family} has layers of type {', '.join(sorted(kinds))}, which keep no tree; use another model."
         )
     try:
-        layout = _trial(model, dtype, device)
+        layout = replace(_trial(model, dtype, device), kept=info.layout.kept)
     except (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, IndexError, KeyError) as error:
         first = str(error).partition("\n")[0]
         raise ModelError(

@@ -14,7 +14,6 @@ import torch
 from forerun.errors import ConfigError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.recipe import TransformerConfig
-from forerun.types import KVLayout
 
 DEPTHS = ((700_000_000, 24), (3_000_000_000, 32), (float("inf"), 48))  # parameters up to, layers
 LEAST = 8  # added layers, where the model is as deep as real ones already
@@ -58,7 +57,7 @@ def inflate(model: Growing, parameters: int) -> Growing:
         windows=(*config.windows, *(None,) * added),
     )
     held = info.layout
-    layout = KVLayout((config.num_kv_heads,) * total, (config.head_dim,) * total, held.dtype, held.device)
+    layout = replace(held, heads=(config.num_kv_heads,) * total, dims=(config.head_dim,) * total)
     info = replace(info, name=f"{info.name}, inflated to {parameters:,} parameters", num_layers=total, layout=layout)
     return model.grow(config, info, width, _noise(held.device))
 

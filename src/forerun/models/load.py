@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from forerun.errors import ConfigError, ModelError
+from forerun.errors import ConfigError, ModelError, unknown
 from forerun.kernels import native
 from forerun.models.assemble import assemble, info_of
 from forerun.models.contract import Model, ModelInfo
@@ -33,7 +33,7 @@ PRECISIONS = {
     "bfloat16": torch.bfloat16,
 }
 
-
+KEPT = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}  # of keys and values
 WHOLE = ("int8", "w8a8", "int4", "fastest")  # precisions that round weights to whole numbers on a CPU
 
 
@@ -49,17 +49,23 @@ def folder_of(name: str) -> Path:
 
 
 def load_model(
-    path: str | Path, dtype: str = "auto", device: str = "cpu", threads: int = 0, *, compiled: bool = True
+    path: str | Path,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int = 0,
+    kv_dtype: str = "auto",
+    *,
+    compiled: bool = True,
 ) -> Model:
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
     `int8` and `int4` round weights to that and activations to 16 and 8 bits, `w8a8` both to 8; they need the compiled
-    passes: ConfigError where they are not there. With these and with bfloat16, keys and values are kept in bfloat16.
-    `fastest` is w8a8 where that runs, else auto. On a GPU `int8` and `int4` round the weights of the layers alone, by
-    torchao. `compiled` False: run in PyTorch where there are compiled passes too.
+    passes: ConfigError where they are not there. `fastest` is w8a8 where that runs, else auto. On a GPU `int8` and
+    `int4` round the weights of the layers alone, by torchao. `compiled` False: run in PyTorch in any case.
+    `kv_dtype` is what keys and values are kept in: auto is bfloat16 with these and bfloat16, else the precision.
     """
-    name = str(path)
+    name, kept = str(path), _kept(str(path), device, kv_dtype)
     if name.startswith("toy:"):
         from forerun.models.toy import toy_by_name
 
@@ -76,12 +82,13 @@ def load_model(
 
         if dtype in WHOLE and dtype != "fastest":
             raise ConfigError(f"dtype {dtype!r} cannot run {name}, whose layers are transformers'; use dtype='auto'.")
-        empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place), eos, companion)
+        empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place, kept), eos, companion)
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
-    info = replace(info_of(recipe.config, name, precision, place), eos=eos, companion=companion)
+    info = info_of(recipe.config, name, precision, place)
+    info = replace(info, eos=eos, companion=companion, layout=replace(info.layout, kept=kept))
     rounded = _rounded(dtype, precision)
-    if rounded != "auto":
+    if rounded != "auto" and kept is None:
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
     if compiled and supports(recipe.config, info):
         if isinstance(weights, PackedFile):
@@ -93,6 +100,16 @@ def load_model(
         reason = native.describe() if compiled else "padded passes run in PyTorch"
         raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({reason}); use dtype='auto'.")
     return assemble(recipe, weights, replace(info, rounded=dtype) if whole else info)
+
+
+def _kept(name: str, device: str, kv_dtype: str) -> torch.dtype | None:
+    """What keys and values are kept in where it is not their own precision; ConfigError where that cannot be."""
+    if kv_dtype not in KEPT:
+        raise ConfigError(unknown("load_model", "value of kv_dtype", kv_dtype, KEPT))
+    if kv_dtype != "auto" and (torch.device(device).type != "cpu" or name.startswith("toy:")):
+        what = "a toy model keeps tokens" if name.startswith("toy:") else f"device {device!r} keeps its own precision"
+        raise ConfigError(f"kv_dtype {kv_dtype!r} cannot run {name}: {what} in its cache; use kv_dtype='auto'.")
+    return KEPT[kv_dtype]
 
 
 def _rounded(dtype: str, precision: torch.dtype) -> str:

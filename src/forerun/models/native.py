@@ -25,11 +25,12 @@ from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4 = 3, 4
+STORED = {torch.float32: 0, torch.bfloat16: 2, torch.int8: INT8}  # what keys and values are kept in
 NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
 PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "w8a8": INT8, "int4": INT4}  # what weights are rounded to
 COARSE = ("bfloat16", "w8a8")  # precisions that round activations as much as weights
 HEADS = {INT4: INT8}  # what the head is rounded to where it is not as the layers are: it decides, and it embeds
-CACHED = (torch.float32, torch.bfloat16)  # precisions of a cache that passes can read
+CACHED = (torch.float32, torch.bfloat16)  # precisions in which keys and values go into and out of a cache
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, "gelu_pytorch_tanh": 2, "relu": 3}
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
@@ -43,8 +44,11 @@ def threads_for(weight_bytes: int) -> int:
     A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
     others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
     """
-    if weight_bytes < SHARED_FROM:
-        return 1
+    return 1 if weight_bytes < SHARED_FROM else cores()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -64,6 +68,7 @@ class Block:
 
 
 Vector = np.ndarray | None
+Run = Callable[..., tuple[list[int], list[float], list[float]]]  # one pass: best tokens, their logits and masses
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,29 +240,27 @@ class NativeTransformer(Growing):
         module: Any = native.load()
         self._native = module
         self._decoder, self._team = decoder, module.Team(threads or threads_for(info.weight_bytes))
-        self._sessions: WeakKeyDictionary[Cache, Callable[..., tuple[list[int], list[float]]]] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Cache, Run] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         session = self._sessions.get(cache) or self._begin(cache)
-        rows, plan = work.tokens.shape[0], work.plan
-        segments, runs = self._segments(work, cache)
-        layers = np.array(plan.layers, dtype=np.int64) if plan is not None else None
-        count = rows if work.logits is None else work.logits.shape[0]
+        rows, plan = work.tokens.numel(), work.plan
+        count = rows if work.logits is None else work.logits.numel()
         logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
-        hidden = self._hidden(work, rows)
-        wanted = work.logits.numpy() if work.logits is not None else None
-        best, peaks = session(
-            work.tokens.numpy(),
-            work.positions.numpy(),
-            segments,
-            runs,
-            wanted,
-            logits.data_ptr(),
-            logits.shape[0],
-            layers,
-            [(at, out.data_ptr()) for at, out in hidden.items()],
+        hidden = self._hidden(work, rows) if work.hidden else {}
+        found = Peaks(
+            *session(
+                work.tokens.data_ptr(),
+                work.positions.data_ptr(),
+                rows,
+                *_segments(work, cache),
+                work.logits.data_ptr() if work.logits is not None else 0,
+                logits.data_ptr(),
+                logits.shape[0],
+                plan.layers if plan is not None else None,
+                [(at, out.data_ptr()) for at, out in hidden.items()],
+            )
         )
-        found = Peaks(best, peaks[::2], peaks[1::2])
         if not work.hidden:
             return PassOutput(logits, {}, found)
         order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
@@ -265,8 +268,6 @@ class NativeTransformer(Growing):
 
     def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
-        if not work.hidden:
-            return {}
         order = list(work.plan.layers) if work.plan is not None else list(range(self.info.num_layers))
         return {_index(order, layer): torch.empty(rows, self.info.hidden_size) for layer in work.hidden}
 
@@ -290,26 +291,27 @@ class NativeTransformer(Growing):
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
         return NativeTransformer(config, info, decoder, self._threads)
 
-    def _begin(self, cache: Cache) -> Callable[..., tuple[list[int], list[float]]]:
-        pairs = zip(cache.rows.keys, cache.rows.values, strict=True)
-        strips = [(keys.data_ptr(), values.data_ptr(), keys.stride(0)) for keys, values in pairs]
-        session = self._native.Session(
-            self._decoder, self._team, KINDS[self.info.layout.dtype], np.array(strips, dtype=np.int64)
-        )
+    def _begin(self, cache: Cache) -> Run:
+        rows = cache.rows
+        layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
+        strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
+        kind = STORED[self.info.layout.stored]
+        session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
         self._sessions[cache] = session.run
-        run: Callable[..., tuple[list[int], list[float]]] = session.run
+        run: Run = session.run
         return run
 
-    def _segments(self, work: Pass, cache: Cache) -> tuple[np.ndarray, np.ndarray]:
-        """Segments [n, 7] and the runs of cache rows [m, 2] that they point into."""
-        table: list[tuple[int, ...]] = []
-        runs: list[tuple[int, int]] = []
-        for s in work.segments:
-            held = cache.runs(s)
-            mask = s.mask.data_ptr() if s.mask is not None else 0
-            table.append((s.start, s.count, s.past, s.base, mask, len(runs), len(held)))
-            runs += held
-        return np.array(table, dtype=np.int64), np.array(runs, dtype=np.int64)
+
+def _segments(work: Pass, cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:
+    """Seven numbers for every segment, and the runs of cache rows that they point into."""
+    table: list[int] = []
+    runs: list[tuple[int, int]] = []
+    for s in work.segments:
+        held = cache.runs(s)
+        mask = s.mask.data_ptr() if s.mask is not None else 0
+        table += (s.start, s.count, s.past, s.base, mask, len(runs), len(held))
+        runs += held
+    return table, runs
 
 
 def _index(order: list[int], layer: int) -> int:

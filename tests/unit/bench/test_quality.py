@@ -52,6 +52,19 @@ def test_fewer_bits_lose_more_and_calibrated_ones_less(run, last_line, tmp_path,
     assert "calibrated" in result.stdout.splitlines()[-3]
 
 
+def test_what_keys_and_values_cost_is_measured_beside_each_precision(run, last_line):
+    result = run("reference", "--dtype", "int8", "--kv-dtype", "bf16,int8", "--tokens", 300)
+    assert result.exit_code == 0, result.output
+    cases = {case["name"]: case["kl"] for case in last_line(result)["cases"]}
+    assert list(cases) == [
+        "exact",
+        "int8",
+        *(f"{name} kv={kv}" for name in ("exact", "int8") for kv in ("bf16", "int8")),
+    ]
+    assert 0 < cases["exact kv=bf16"] < cases["exact kv=int8"] < cases["int8"]
+    assert cases["int8 kv=bf16"] == cases["int8"]
+
+
 def test_figures_are_those_of_the_formulas():
     exact = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     other = torch.tensor([[0.0, 2.0], [1.0, 0.0]])

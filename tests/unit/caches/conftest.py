@@ -1,11 +1,12 @@
 """A desk: a cache, and beside it in plain Python lists what each of its slots must hold."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
 from forerun.engine.batch import pack
+from forerun.layers.kv_rows import encode
 from forerun.types import KVLayout, Work
 
 CPU = torch.device("cpu")
@@ -48,11 +49,23 @@ class Held:
         return path[::-1]
 
 
+def held(part, kept):
+    """What a cache makes of keys or values."""
+    if kept == torch.int8:
+        whole, scale = encode(part)
+        return whole * scale
+    return part.to(kept).to(part.dtype) if kept else part
+
+
 class Desk:
-    def __init__(self, cls, options, slots=3, length=24):
-        self.cache = cls(options, LAYOUT, slots, length)
+    def __init__(self, cls, options, slots=3, length=24, kept=None):
+        self.kept = kept
+        self.cache = cls(options, replace(LAYOUT, kept=kept), slots, length)
         self.slots, self.length, self.empty = slots, length, self.cache.free()
         self.held: dict[int, Held] = {}
+
+    def rows(self, values, layer):
+        return [held(part, self.kept) for part in rows(values, layer)]
 
     def open(self, tokens, scope=""):
         slot, found = self.cache.open(tokens, scope)
@@ -93,7 +106,7 @@ class Desk:
             self.cache.write(layer, plan, keys.transpose(0, 1), values.transpose(0, 1))
             for segment in plan.segments:
                 expected = self.held[segment.slot].values + [node[2] for node in nodes[segment.slot]]
-                same(self.cache.read(layer, segment), rows(expected, layer))
+                same(self.cache.read(layer, segment), self.rows(expected, layer))
         if finish:
             self.cache.advance(plan)
             for slot in drafts:
@@ -152,7 +165,7 @@ class Desk:
             assert self.cache.length(slot) == len(held.tokens) == self.cache.checkpoint(slot)
             assert self.cache.unjudged(slot) == len(held.nodes)
             for layer, pair in enumerate(self.cache.snapshot(slot)):
-                same(pair, rows(held.values, layer))
+                same(pair, self.rows(held.values, layer))
 
 
 def same(got, expected):

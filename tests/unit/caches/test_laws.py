@@ -13,9 +13,9 @@ PATHS = [[], [0], [1], [0, 2], [1, 3], [1, 3, 4], [1, 3, 5]]
 pytestmark = pytest.mark.parametrize("name", CACHES)
 
 
-@pytest.fixture
-def cache(name, desk):
-    return desk(CACHES[name], CACHES[name].toy())
+@pytest.fixture(params=[None, torch.bfloat16, torch.int8], ids=str)
+def cache(name, desk, request):
+    return desk(CACHES[name], CACHES[name].toy(), kept=request.param)
 
 
 def snapshots(desk, slot):

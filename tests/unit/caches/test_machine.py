@@ -6,6 +6,7 @@
 from dataclasses import fields, replace
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -119,11 +120,12 @@ CASES = {name: CACHES[name].toy() for name in CACHES}
 CASES |= {f"{name}, tight": tight(options) for name, options in CASES.items() if tight(options) != options}
 
 
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_any_order(case, desk):
+def test_any_order(case, kept, desk):
     cls = CACHES[case.split(",")[0]]
     profile = settings()
     walks = settings(
         max_examples=profile.max_examples * 2 // 5, stateful_step_count=max(60, profile.stateful_step_count)
     )
-    run_state_machine_as_test(lambda: Walk(desk(cls, CASES[case])), settings=walks)
+    run_state_machine_as_test(lambda: Walk(desk(cls, CASES[case], kept=kept)), settings=walks)

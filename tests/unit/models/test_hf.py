@@ -123,3 +123,11 @@ def test_what_cannot_run_trees_is_refused(tmp_path, model_type, changes, sentenc
     save(model_type, tmp_path, **changes)
     with pytest.raises(ModelError, match=sentence):
         load_model(tmp_path)
+
+
+def test_its_keys_and_values_can_be_int8(tmp_path):
+    theirs = reference(save("opt", tmp_path, **CASES["opt"]), tokens := list(range(3, 30))).logits[0]
+    runner = Runner(load_model(tmp_path, kv_dtype="int8"))
+    ours = runner.commit(runner.cache.open(())[0], tokens)
+    assert runner.cache.rows.keys[0].dtype == torch.int8
+    assert 0 < (ours - theirs).norm() < 0.05 * theirs.norm()

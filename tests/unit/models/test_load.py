@@ -267,3 +267,22 @@ def test_the_text_part_of_a_gemma3_with_a_vision_tower(tmp_path):
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor([[3, 1, 4, 1, 5]])).logits[0]
     torch.testing.assert_close(logits(load_model(tmp_path)), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_keys_and_values_are_kept_as_asked(folder):
+    for name, kept in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.int8)):
+        assert load_model(folder, kv_dtype=name).info.layout.stored == kept
+    assert load_model(folder).info.layout.stored == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "kv_dtype", "sentence"),
+    [
+        ("toy:0", "cpu", "int8", "kv_dtype 'int8' cannot run toy:0: a toy model keeps tokens in its cache; use kv"),
+        ("reference", "cuda", "bf16", "device 'cuda' keeps its own precision in its cache; use kv_dtype='auto'"),
+        ("reference", "cpu", "int7", "did you mean 'int8'"),
+    ],
+)
+def test_keys_and_values_that_cannot_be_kept_so_are_refused(name, device, kv_dtype, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load_model(name, device=device, kv_dtype=kv_dtype)

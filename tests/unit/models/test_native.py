@@ -12,16 +12,30 @@ from hypothesis import strategies as st
 
 from forerun.caches.contiguous import ContiguousCache
 from forerun.caches.paged import PagedCache
+from forerun.engine.batch import pack
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError
 from forerun.kernels import native
+from forerun.layers.kv_rows import encode
+from forerun.llm import LLM
 from forerun.models.load import load_model
 from forerun.models.native import threads_for
-from forerun.types import Work
+from forerun.types import LayerPlan, Sampling, Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
+PROMPT = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "
+INT8_CACHE, WHOLE_SUMS = 1e-3, 2e-3  # divergence; and what whole queries and weights may change
+GAPS = {("auto", "auto"): 1e-5, ("auto", "fp32"): 1e-5, ("auto", "int8"): WHOLE_SUMS}
 DTYPES = ("auto", "bf16", "int8", "w8a8", "int4")
+KINDS = (
+    *((dtype, "auto") for dtype in DTYPES),
+    ("auto", "int8"),
+    ("int8", "int8"),
+    ("auto", "bf16"),
+    ("int8", "fp32"),
+    ("auto", "fp32"),
+)
 SHAPES = {
     "llama": {"head_dim": 64, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 2},
@@ -49,12 +63,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(folders):
-    """One thread and two, float weights and whole ones, of every family."""
-    kinds = {(threads, dtype): (dtype, threads) for threads in (1, 2) for dtype in DTYPES}
+    """One thread and two, float weights and whole ones, float caches and whole ones, of every family."""
     return {
-        (family, *key): load_model(folder, dtype, "cpu", threads)
+        (family, threads, dtype, kv): load_model(folder, dtype, "cpu", threads, kv)
         for family, folder in folders.items()
-        for key, (dtype, threads) in kinds.items()
+        for threads in (1, 2)
+        for dtype, kv in KINDS
     }
 
 
@@ -78,13 +92,14 @@ def feed(runner, tokens, cuts=()):
 tokens_of = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
-def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, dtype):
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)))
+def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family, kind):
     tokens = data.draw(tokens_of)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=4))) if len(tokens) > 1 else []
-    _, whole = feed(opened(models[family, 1, dtype]), tokens)
+    _, whole = feed(opened(models[family, 1, *kind]), tokens)
     cache = data.draw(st.sampled_from([ContiguousCache, PagedCache]))
-    _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), dtype], cache), tokens, cuts)
+    _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), *kind], cache), tokens, cuts)
     assert torch.equal(whole, parts)
 
 
@@ -102,13 +117,14 @@ def path_to(parents, node):
     return found[::-1]
 
 
-@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)), dtype=st.sampled_from(DTYPES))
-def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, dtype):
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@given(data=st.data(), family=st.sampled_from(sorted(SHAPES)))
+def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, kind):
     prompt = data.draw(tokens_of)
     parents = grow_tree(data, data.draw(st.integers(1, 20)))
     nodes = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(parents), max_size=len(parents)))
     neighbour = data.draw(tokens_of)
-    model = models[family, data.draw(st.sampled_from([1, 2])), dtype]
+    model = models[family, data.draw(st.sampled_from([1, 2])), *kind]
     runner = opened(model, data.draw(st.sampled_from([ContiguousCache, PagedCache])))
     slot, _ = feed(runner, prompt)
     other, _ = feed(runner, neighbour)
@@ -118,7 +134,7 @@ def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, 
     _, out = runner.run([Work(other, (1,), logits=(0,)), tree])
     node = data.draw(st.integers(0, len(nodes) - 1))
     path = path_to(parents, node)
-    _, alone = feed(opened(models[family, 1, dtype]), [*prompt, *(nodes[i] for i in path)])
+    _, alone = feed(opened(models[family, 1, *kind]), [*prompt, *(nodes[i] for i in path)])
     assert torch.equal(out.logits[node], alone[-1])
 
 
@@ -129,16 +145,16 @@ def test_every_instruction_set_computes_the_same_function(folders, models, monke
     if isa not in module.isas():
         pytest.skip(f"this processor has no {isa}")
     tokens = list(range(30))
-    for dtype in DTYPES:
-        _, best = feed(opened(models[family, 1, dtype]), tokens)
+    for dtype, kv in KINDS:
+        _, best = feed(opened(models[family, 1, dtype, kv]), tokens)
         facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Arena", "Packed", "Decoder", "Team", "Session")})
         facade.isas = lambda: [isa]
         monkeypatch.setattr(native, "load", lambda facade=facade: facade)
-        other = load_model(folders[family], dtype)
+        other = load_model(folders[family], dtype, kv_dtype=kv)
         monkeypatch.undo()
         _, here = feed(opened(other), tokens)
         # where attention multiplies bfloat16, every instruction set rounds its sums in its own way
-        assert (here - best).norm() < (1e-5 if dtype == "auto" else 0.03) * best.norm()
+        assert (here - best).norm() < GAPS.get((dtype, kv), 0.03) * best.norm()
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
@@ -170,8 +186,8 @@ def test_float_weights_are_kept_to_the_bit(kind, dtype):
 
 def test_int8_stays_near_the_float_model(models):
     for family in SHAPES:
-        _, exact = feed(opened(models[family, 1, "auto"]), list(range(40)))
-        _, near = feed(opened(models[family, 1, "int8"]), list(range(40)))
+        _, exact = feed(opened(models[family, 1, "auto", "auto"]), list(range(40)))
+        _, near = feed(opened(models[family, 1, "int8", "auto"]), list(range(40)))
         p = exact.softmax(-1)
         divergence = (p * (exact.log_softmax(-1) - near.log_softmax(-1))).sum(-1).mean()
         assert 0 < divergence < 0.02
@@ -200,7 +216,7 @@ def test_small_models_run_on_one_thread():
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_a_pass_says_what_stands_out_in_its_logits(models, family):
-    model = models[family, 2, "auto"]
+    model = models[family, 2, "auto", "auto"]
     runner = opened(model)
     slot, _ = runner.cache.open(())
     runner.cache.reserve(slot, 20)
@@ -241,7 +257,7 @@ def test_of_several_best_tokens_the_first_is_reported(tmp_path):
 
 @pytest.mark.parametrize("token", [-1, VOCAB, 2**40])
 def test_a_token_that_does_not_exist_is_refused(models, token):
-    runner = opened(models["llama", 1, "auto"])
+    runner = opened(models["llama", 1, "auto", "auto"])
     slot, _ = runner.cache.open(())
     runner.cache.reserve(slot, 2)
     with pytest.raises(IndexError, match=rf"row 1 of a pass has token {token} at position 1"):
@@ -249,7 +265,7 @@ def test_a_token_that_does_not_exist_is_refused(models, token):
 
 
 def test_a_forked_process_is_told_to_load_its_own_model(models):
-    model = models["llama", 2, "auto"]
+    model = models["llama", 2, "auto", "auto"]
     child = os.fork()
     if not child:
         try:
@@ -274,3 +290,103 @@ def test_four_bit_weights_are_the_nearest_that_their_groups_allow():
     ours, theirs = ((made.reshape(40, -1)[:, :100] - weights) ** 2 for made in (back, rounded))
     assert ours.mean() < theirs.mean()
     assert np.abs(back - weights).max() < 1.5 * step.max()
+
+
+def test_passes_keep_the_codes_that_the_plain_cache_would(models):
+    tokens = list(range(40))
+    for family in SHAPES:
+        exact, whole = (opened(models[family, 1, "auto", kv]) for kv in ("fp32", "int8"))
+        for runner in (exact, whole):
+            feed(runner, tokens)
+        for part in ("key", "value"):  # those of the first layer do not depend on earlier ones
+            strip = getattr(exact.cache.rows, f"{part}s")[0][:, : len(tokens)]
+            codes, scales = encode(strip)
+            assert torch.equal(getattr(whole.cache.rows, f"{part}s")[0][:, : len(tokens)], codes)
+            assert torch.equal(getattr(whole.cache.rows, f"{part}_scales")[0][:, : len(tokens)], scales)
+
+
+def divergence_of(exact, other):
+    p = exact.double().log_softmax(-1)
+    return float((p.exp() * (p - other.double().log_softmax(-1))).sum(-1).mean())
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_int8_keys_and_values_cost_little(models, family):
+    tokens = [i * 7 % VOCAB for i in range(90)]
+    _, exact = feed(opened(models[family, 1, "auto", "auto"]), tokens)
+    _, near = feed(opened(models[family, 1, "auto", "int8"]), tokens)
+    assert 0 < divergence_of(exact, near) < INT8_CACHE
+
+
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("cache", [ContiguousCache, PagedCache])
+def test_the_plain_path_reads_int8_keys_and_values(folders, models, monkeypatch, family, cache):
+    tokens, tree = list(range(30)), ((5, 6, 7, 8), (-1, -1, 0, 0))
+    monkeypatch.setattr(native, "load", lambda: None)
+    plain = load_model(folders[family], kv_dtype="int8")
+    monkeypatch.undo()
+    found = []
+    for runner in (opened(plain, cache), opened(models[family, 1, "auto", "int8"], cache)):
+        slot, rows = feed(runner, tokens, (11,))
+        runner.cache.reserve(slot, 4)
+        nodes = runner.run([Work(slot, *tree, logits=(0, 1, 2, 3))])[0].logits
+        runner.cache.keep(slot, (5, 8), (0, 3))
+        assert all(part.dtype == torch.float32 for pair in runner.cache.snapshot(slot) for part in pair)
+        runner.cache.reserve(slot, 1)
+        found.append(torch.cat([rows, nodes, runner.run([Work(slot, (9,), logits=(0,))])[0].logits]))
+    assert (found[0] - found[1]).norm() < WHOLE_SUMS * found[0].norm()
+
+
+def test_many_equal_keys_of_large_values_do_not_overflow(tmp_path):
+    model = load_model(save(tmp_path, "llama", max_position_embeddings=80_000), kv_dtype="int8")
+    rows = []
+    for count in (20_000, 70_000):  # 32 bits hold the sum of 66,000 of the largest products
+        cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, count + 1)
+        runner, (slot, _) = ModelRunner(model, cache), cache.open(())
+        tokens = (0,) * count
+        cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")))
+        cache.keep(slot, tokens, range(count))
+        for layer in range(model.info.num_layers):
+            cache.rows.key_scales[layer].zero_()
+            cache.rows.values[layer].fill_(127)
+            cache.rows.value_scales[layer].fill_(100)
+        rows.append(runner.run([Work(slot, (1,), plan=LayerPlan((0,)), logits=(0,))])[0].logits)
+    assert (rows[0] - rows[1]).abs().max() < 0.02 * rows[0].abs().max()
+
+
+def test_a_broken_int8_row_is_reported_as_such(models):
+    runner = opened(models["llama", 1, "auto", "int8"])
+    slot, _ = feed(runner, [1, 2, 3])
+    for scales in (runner.cache.rows.key_scales, runner.cache.rows.value_scales):
+        before = scales[0].clone()
+        scales[0][0, 1] = torch.nan
+        runner.cache.reserve(slot, 1)
+        assert np.isnan(runner.run([Work(slot, (4,), logits=(0,))])[0].peak[0])
+        runner.cache.keep(slot, (), ())
+        scales[0].copy_(before)
+    runner.cache.reserve(slot, 1)
+    assert np.isfinite(runner.run([Work(slot, (4,), logits=(0,))])[0].peak[0])
+
+
+@pytest.mark.parametrize("cache", ["contiguous", "paged"])
+@pytest.mark.parametrize("dtype", ["auto", "int8"])
+def test_speculative_text_is_plain_text_over_an_int8_cache(dtype, cache):
+    texts = []
+    for drafter in ("none", "draft-model:depth=3,width=2", "ngram"):
+        llm = LLM("reference", drafter=drafter, dtype=dtype, kv_dtype="int8", cache=cache, max_requests=2)
+        assert llm.model.info.layout.stored == torch.int8
+        results = llm.generate([PROMPT, PROMPT * 9], Sampling(temperature=0, max_tokens=60))
+        texts.append([result.tokens for result in results])
+        assert drafter == "none" or results[0].stats.steps < len(results[0].tokens)
+    assert texts[0] == texts[1] == texts[2]
+
+
+@pytest.mark.parametrize("dim", [24, 80, 128])
+def test_int8_heads_of_any_width(tmp_path, monkeypatch, dim):
+    folder, tokens = save(tmp_path, "llama", head_dim=dim), [i * 5 % VOCAB for i in range(90)]
+    _, ours = feed(opened(load_model(folder, kv_dtype="int8")), tokens)
+    _, parts = feed(opened(load_model(folder, kv_dtype="int8"), PagedCache), tokens, (1, 30, 71))
+    assert torch.equal(ours, parts)
+    monkeypatch.setattr(native, "load", lambda: None)
+    _, plain = feed(opened(load_model(folder, kv_dtype="int8")), tokens)
+    assert (ours - plain).norm() < WHOLE_SUMS * plain.norm()

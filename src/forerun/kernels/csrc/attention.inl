@@ -8,6 +8,44 @@ template <typename T> INLINE vf load_part(const T* p, int64_t i, int64_t dim) {
     return load(part);
 }
 
+// A head of an entry as whole numbers from -127 to 127 times a scale, which is NaN where a number is not finite.
+void encode(const float* x, int64_t dim, int8_t* out, float& scale) {
+    vf most = zero(), odd = zero();
+    for (int64_t i = 0; i < dim; i += 16) {
+        const vf v = load_part(x, i, dim);
+        most = larger(most, magnitude(v));
+        odd += v - v;
+    }
+    scale = largest(most) / 127.0f + sum(odd);
+    const float step = scale > 0 ? scale : 1.0f;
+    for (int64_t i = 0; i < dim; i += 16) {
+        const vf v = larger(load_part(x, i, dim) / step, splat(-127.0f));
+        int8_t part[16];
+        store(part, nearest(select(v < 127.0f, v, splat(127.0f))));
+        std::memcpy(out + i, part, std::min<int64_t>(16, dim - i));
+    }
+}
+
+// Keys or values of one head.
+template <typename T> struct Held {
+    const T* rows;
+    const float* scales;  // of INT8
+    int64_t dim;
+    const T* at(int64_t entry) const { return rows + entry * dim; }
+    float scale(int64_t entry) const { return std::is_same_v<T, int8_t> ? scales[entry] : 1.0f; }
+    vf scaled(vf v, int64_t entry) const {
+        if constexpr (std::is_same_v<T, int8_t>) return v * scales[entry];
+        return v;
+    }
+};
+
+template <typename T> Held<T> keys_of(const Strip& s, int64_t head, int64_t dim) {
+    return {(const T*)s.keys + head * s.stride, s.key_scales + head * s.rows, dim};
+}
+template <typename T> Held<T> values_of(const Strip& s, int64_t head, int64_t dim) {
+    return {(const T*)s.values + head * s.stride, s.value_scales + head * s.rows, dim};
+}
+
 // Sixteen keys' vectors -> sixteen dimensions' vectors.
 INLINE void transpose(vf (&v)[16]) {
 #if defined(__AVX512F__)
@@ -51,11 +89,15 @@ constexpr int BLOCKS = 4;  // of sixteen keys, turned together
 
 // Entries [at, at + 64) as [block][dimension][16 keys]; behind `end` the last one again.
 template <typename T>
-void turn_keys(const T* keys, const int64_t* entries, int64_t at, int64_t end, int64_t dim, float* out) {
+void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t end, float* out) {
+    const int64_t dim = keys.dim;
     for (int64_t first = at; first < at + 16 * BLOCKS; first += 16, out += 16 * dim)
         for (int64_t i = 0; i < dim; i += 16) {
             vf v[16];
-            for (int k = 0; k < 16; ++k) v[k] = load_part(keys + entries[std::min(first + k, end - 1)] * dim, i, dim);
+            for (int k = 0; k < 16; ++k) {
+                const int64_t entry = entries[std::min(first + k, end - 1)];
+                v[k] = keys.scaled(load_part(keys.at(entry), i, dim), entry);
+            }
             transpose(v);
             for (int64_t k = 0; k < std::min<int64_t>(16, dim - i); ++k) store(out + 16 * (i + k), v[k]);
         }
@@ -79,11 +121,12 @@ INLINE void score(const float* const* queries, const float* turned, int64_t dim,
 
 // Scores of `many` queries against entries [begin, end); `out` has room for 64 more.
 template <typename T>
-void score_all(const float* const* queries, int64_t many, const T* keys, const int64_t* entries, int64_t begin,
-               int64_t end, int64_t dim, float* const* out) {
+void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const int64_t* entries, int64_t begin,
+               int64_t end, float* const* out) {
+    const int64_t dim = keys.dim;
     alignas(64) float turned[16 * BLOCKS * HEAD_MAX];
     for (int64_t at = begin; at < end; at += 16 * BLOCKS) {
-        turn_keys(keys, entries, at, end, dim, turned);
+        turn_keys(keys, entries, at, end, turned);
         int64_t q = 0;
         for (; q + 4 <= many; q += 4) {
             score<4, 2>(queries + q, turned, dim, at, out + q);
@@ -95,7 +138,7 @@ void score_all(const float* const* queries, int64_t many, const T* keys, const i
 
 // Weighted sums of values for Q queries, entry after entry, each with the sum of its weights.
 template <int N, int Q, typename T>
-void blend(const float* const* weights, const T* values, const int64_t* entries, int64_t begin, int64_t end,
+void blend(const float* const* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
            float* const* out) {
     vf sums[Q][N], totals[Q];
     unroll<Q>([&](auto q) {
@@ -103,9 +146,9 @@ void blend(const float* const* weights, const T* values, const int64_t* entries,
         unroll<N>([&](auto i) { sums[q.value][i.value] = zero(); });
     });
     for (int64_t j = begin; j < end; ++j) {
-        const T* value = values + entries[j] * (N * 16);
+        const T* value = values.at(entries[j]);
         vf v[N];
-        unroll<N>([&](auto i) { v[i.value] = load(value + 16 * i.value); });
+        unroll<N>([&](auto i) { v[i.value] = values.scaled(load(value + 16 * i.value), entries[j]); });
         unroll<Q>([&](auto q) {
             const vf w = splat(weights[q.value][j]);
             totals[q.value] += w;
@@ -118,13 +161,16 @@ void blend(const float* const* weights, const T* values, const int64_t* entries,
 }
 
 template <typename T>
-void blend_any(const float* weights, const T* values, const int64_t* entries, int64_t begin, int64_t end,
-               int64_t dim, float* out) {
+void blend_any(const float* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
+               float* out) {
+    const int64_t dim = values.dim;
     float total = 0;
     for (int64_t i = 0; i < dim; ++i) out[i] = 0;
     for (int64_t j = begin; j < end; ++j) {
         total += weights[j];
-        for (int64_t i = 0; i < dim; ++i) out[i] += weights[j] * widen_value(values[entries[j] * dim + i]);
+        const T* value = values.at(entries[j]);
+        const float scale = values.scale(entries[j]);
+        for (int64_t i = 0; i < dim; ++i) out[i] += weights[j] * (widen_value(value[i]) * scale);
     }
     for (int64_t i = 0; i < dim; ++i) out[i] /= total;
 }
@@ -154,8 +200,8 @@ void see(const Segment& s, int64_t row, int64_t position, int64_t window, Sight&
     out.begin = std::min(out.begin, s.past);
 }
 
-// Scores -> weights e^(score - most), hidden entries exactly 0, over [from, to) which covers what the row sees.
-void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
+// Caps scores over [from, to), which covers what the row sees, gives hidden entries minus infinity and returns the largest.
+float hide_scores(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
     const float nothing = -std::numeric_limits<float>::infinity();
     const int64_t end = from + round_up(to - from, 16);
     if (cap > 0)
@@ -168,8 +214,13 @@ void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float ca
             if (!sight.mask[j - sight.past]) scores[j] = nothing;
     vf most = splat(nothing);
     for (int64_t j = from; j < end; j += 16) most = larger(most, load(scores + j));
-    const float top = largest(most);
-    for (int64_t j = from; j < end; j += 16) store(scores + j, exponential(load(scores + j) - top));
+    return largest(most);
+}
+
+// Scores -> weights e^(score - most), hidden entries exactly 0.
+void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
+    const float top = hide_scores(scores, from, to, sight, cap);
+    for (int64_t j = from; j < to; j += 16) store(scores + j, exponential(load(scores + j) - top));
 }
 
 constexpr int64_t SCORES = 1 << 17;  // that rows sharing the turned keys may have together: half a MiB
@@ -192,21 +243,29 @@ struct Look {
     std::vector<float>& scratch;
 };
 
+// What each row of a unit sees, and the entries [first, second) that hold all of it.
+std::pair<int64_t, int64_t> see_all(const Look& look, const Unit& u, std::vector<Sight>& sights) {
+    const Segment& s = *u.segment;
+    int64_t from = s.past + s.base + s.count, to = 0;
+    if ((int64_t)sights.size() < u.count) sights.resize(u.count);
+    for (int64_t r = 0; r < u.count; ++r) {
+        const int64_t row = u.first + r;
+        see(s, row, look.plan.positions[s.start + row], look.layer.window, sights[r]);
+        from = std::min(from, sights[r].begin);
+        to = std::max(to, sights[r].end);
+    }
+    return {from, to};
+}
+
 template <int N, typename T> void attend(const Look& look, const Unit& u) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
     const Segment& s = *u.segment;
     const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
     const int64_t width = all + 32 * BLOCKS, many = group * u.count;
     if ((int64_t)scratch.size() < width * many) scratch.resize(width * many);
-    const T *keys = (const T*)strip.keys + u.head * strip.stride, *values = (const T*)strip.values + u.head * strip.stride;
-    std::vector<Sight> sights(u.count);
-    int64_t from = all, to = 0;
-    for (int64_t r = 0; r < u.count; ++r) {
-        const int64_t row = u.first + r;
-        see(s, row, plan.positions[s.start + row], layer.window, sights[r]);
-        from = std::min(from, sights[r].begin);
-        to = std::max(to, sights[r].end);
-    }
+    const Held<T> keys = keys_of<T>(strip, u.head, dim), values = values_of<T>(strip, u.head, dim);
+    std::vector<Sight> sights;
+    const auto [from, to] = see_all(look, u, sights);
     std::vector<const float*> queries(many), weights(many);
     std::vector<float*> scores(many), outs(many);
     for (int64_t i = 0; i < many; ++i) {
@@ -215,7 +274,7 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
         outs[i] = out + row * stride + head * dim;
         weights[i] = scores[i] = scratch.data() + i * width;
     }
-    score_all(queries.data(), many, keys, u.entries, from, to, dim, scores.data());
+    score_all(queries.data(), many, keys, u.entries, from, to, scores.data());
     for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
     int64_t k = 0;
     if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
@@ -223,7 +282,7 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
         for (; k + 2 <= many; k += 2) blend<N, 2>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
         for (; k < many; ++k) blend<N, 1>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
     }
-    for (; k < many; ++k) blend_any(weights[k], values, u.entries, from, to, dim, outs[k]);
+    for (; k < many; ++k) blend_any(weights[k], values, u.entries, from, to, outs[k]);
 }
 
 template <typename T> void attend_any(const Look& look, const Unit& unit) {
@@ -235,3 +294,4 @@ template <typename T> void attend_any(const Look& look, const Unit& unit) {
 }
 
 #include "attention_tiles.inl"
+#include "attention_whole.inl"

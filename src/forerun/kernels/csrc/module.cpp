@@ -10,6 +10,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -151,8 +152,6 @@ struct Session {
         const Net& net = decoder->net;
         const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
         const int64_t widest = round_up(std::max({hidden, q + 2 * kv, q, net.ffn}), 64);
-        int64_t turns = 0;
-        for (const Rope& rope : net.ropes) turns += 2 * (int64_t)rope.frequencies.size();
         const int64_t rows = std::max(plan.rows, plan.num_wanted);
         auto room = [](auto& v, int64_t n) { if ((int64_t)v.size() < n) v.resize(n); };
         room(ws.x, rows * hidden);
@@ -167,7 +166,7 @@ struct Session {
             room(ws.sums, parts);
             room(ws.groups, rows * widest / GROUP);
         }
-        room(ws.turns, rows * turns);
+        room(ws.turns, rows * (int64_t)net.ropes.size() * 2 * round_up(net.dim, 16));
         room(ws.entry, rows);
         room(ws.scores, team->size());
         room(ws.wide, team->size());
@@ -183,18 +182,21 @@ struct Session {
         }
     }
 
-    // Returns the best token of every row of logits and, for each, its logit and the row's mass.
-    std::pair<std::vector<int64_t>, std::vector<float>> run(
-        Rows tokens, Rows positions, Table segments, Table parts, std::optional<Rows> wanted, uintptr_t logits,
-        int64_t num_wanted, std::optional<Rows> layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+    // Returns the best token of every row of logits, its logit and the row's mass. Takes addresses of int64 instead of
+    // arrays, which cost a microsecond each to look into.
+    std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>> run(
+        uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments,
+        const std::vector<std::pair<int64_t, int64_t>>& parts, uintptr_t wanted, uintptr_t logits, int64_t num_wanted,
+        const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
         std::vector<int64_t> best(num_wanted);
-        std::vector<float> peaks(2 * num_wanted);
+        std::vector<float> peak(num_wanted), mass(num_wanted);
         plan.best = best.data();
-        plan.peaks = peaks.data();
-        plan.rows = (int64_t)tokens.size();
-        plan.tokens = tokens.data();
-        plan.positions = positions.data();
-        plan.wanted = wanted ? wanted->data() : nullptr;
+        plan.peak = peak.data();
+        plan.mass = mass.data();
+        plan.rows = rows;
+        plan.tokens = (const int64_t*)tokens;
+        plan.positions = (const int64_t*)positions;
+        plan.wanted = (const int64_t*)wanted;
         plan.num_wanted = num_wanted;
         plan.logits = (float*)logits;
         const Net& net = decoder->net;
@@ -203,15 +205,16 @@ struct Session {
                 (net.positions && plan.positions[r] >= net.context))
                 throw std::out_of_range("row " + std::to_string(r) + " of a pass has token " + std::to_string(plan.tokens[r]) +
                                         " at position " + std::to_string(plan.positions[r]) + ", which this model does not have.");
-        const Run* runs = (const Run*)parts.data();
+        runs.clear();
+        for (const auto& [first, count] : parts) runs.push_back({first, count});
         plan.segments.clear();
-        for (size_t i = 0; i < segments.shape(0); ++i) {
-            const int64_t* s = segments.data() + 7 * i;
-            plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs + s[5], s[6]});
+        for (size_t i = 0; i < segments.size(); i += 7) {
+            const int64_t* s = segments.data() + i;
+            plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs.data() + s[5], s[6]});
         }
         const int64_t count = layers ? (int64_t)layers->size() : (int64_t)decoder->net.layers.size();
         plan.layers.resize(count);
-        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)layers->data()[i] : (int)i;
+        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)(*layers)[i] : (int)i;
         plan.hidden.assign(count, nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
         {
@@ -219,7 +222,7 @@ struct Session {
             prepare();
             team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
         }
-        return {std::move(best), std::move(peaks)};
+        return {std::move(best), std::move(peak), std::move(mass)};
     }
 };
 
@@ -342,9 +345,9 @@ NB_MODULE(_native, m) {
             s->decoder = decoder;
             s->team = team;
             for (size_t i = 0; i < strips.shape(0); ++i) {
-                const int64_t* row = strips.data() + 3 * i;
-                s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], row[2]});
+                const int64_t* row = strips.data() + 6 * i;
+                s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
             }
         })
-        .def("run", &Session::run, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+        .def("run", &Session::run);
 }

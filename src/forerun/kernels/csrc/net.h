@@ -97,11 +97,12 @@ struct Net {
     std::vector<Rope> ropes;
 };
 
-// Keys and values of one layer: [kv_heads, rows, dim] of F32 or BF16, rows numbered by the cache.
+// Keys and values of one layer: [kv_heads, rows, dim] of F32, BF16 or INT8, rows numbered by the cache.
 struct Strip {
     Kind kind = Kind::F32;
     void *keys = nullptr, *values = nullptr;
-    int64_t stride = 0;  // elements from one head to the next
+    float *key_scales = nullptr, *value_scales = nullptr;  // of INT8: [kv_heads, rows]
+    int64_t stride = 0, rows = 0;  // elements and scales from one head to the next
 };
 
 struct Run {
@@ -123,7 +124,7 @@ struct Plan {
     int64_t num_wanted = 0;
     float* logits = nullptr;  // [num_wanted, vocab]
     int64_t* best = nullptr;  // [num_wanted]
-    float* peaks = nullptr;   // [num_wanted, 2]: logit of the best token, and the sum of e^(logit - that)
+    float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that)
     std::vector<int> layers;
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };

@@ -2,11 +2,12 @@
 //
 // A row's result is the same to the bit whatever rows, requests, tree nodes and threads it shares the pass with:
 // products sum over inputs in order (floats) or exactly (integers), sums over keys run in order of the entries with
-// exact zeros for hidden ones, and everything else looks at one row alone.
+// exact zeros for hidden ones, or exactly too, and everything else looks at one row alone.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -93,38 +94,45 @@ void embed(const Net& net, int64_t token, int64_t position, float* out) {
     for (int64_t i = n; i < padded; ++i) out[i] = 0;
 }
 
-// cos and sin per pair of every row: [rows, pairs, 2].
-void turn(const Rope& rope, int64_t position, float* out) {
+// What a head is multiplied by at a position: cosines, then signed sines, of `room` numbers each; 1 and 0 where nothing turns.
+void turn(const Rope& rope, int64_t position, int64_t room, float* out) {
     const auto& frequencies = !rope.beyond.empty() && position >= rope.border ? rope.beyond : rope.frequencies;
+    std::fill(out, out + room, 1.0f);
+    std::fill(out + room, out + 2 * room, 0.0f);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         const double angle = (float)position * frequencies[i];
-        out[2 * i] = (float)std::cos(angle) * rope.scale;
-        out[2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[2 * i] = out[2 * i + 1] = (float)std::cos(angle) * rope.scale;
+        out[room + 2 * i + 1] = (float)std::sin(angle) * rope.scale;
+        out[room + 2 * i] = -out[room + 2 * i + 1];
     }
 }
 
-// One head, normed and turned: pairs lie side by side.
+// One head, normed and turned: pairs lie side by side. Writes whole vectors.
 void shape_head(const Net& net, const Layer& layer, const float* in, int64_t head, const float* turns, float scale,
                 float* out) {
-    const int64_t dim = net.dim;
-    int64_t i = 0;
-    float inverse = 1;
+    const int64_t dim = net.dim, room = round_up(dim, 16);
     const float* gain = layer.qk_gain ? layer.qk_gain + head * dim : nullptr;
+    auto some = [&](const float* from, int64_t i) {  // what lies behind a head is not its own
+        if (i + 16 <= dim) return load(from + i);
+        float last[16] = {};
+        std::copy(from + i, from + dim, last);
+        return load(last);
+    };
+    float inverse = 1;
     if (gain) {
-        float squares = 0;
-        for (int64_t j = 0; j < dim; ++j) squares += in[j] * in[j];
-        inverse = 1.0f / std::sqrt(squares / dim + net.eps);
+        vf squares = zero();
+        for (int64_t i = 0; i < dim; i += 16) squares = fma(some(in, i), some(in, i), squares);
+        inverse = 1.0f / std::sqrt(sum(squares) / dim + net.eps);
     }
-    auto value = [&](int64_t j) { return gain ? in[j] * inverse * gain[j] : in[j]; };
-    if (turns) {
-        const int64_t pairs = (int64_t)net.ropes[layer.rope].frequencies.size();
-        for (int64_t p = 0; p < pairs; ++p, i += 2) {
-            const float a = value(i), b = value(i + 1), c = turns[2 * p], s = turns[2 * p + 1];
-            out[i] = (a * c - b * s) * scale;
-            out[i + 1] = (a * s + b * c) * scale;
+    for (int64_t i = 0; i < dim; i += 16) {
+        vf v = some(in, i);
+        if (gain) v *= inverse * some(gain, i);
+        if (turns) {
+            const vf swapped = __builtin_shuffle(v, vi{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
+            v = v * load(turns + i) + swapped * load(turns + room + i);
         }
+        store(out + i, v * scale);
     }
-    for (; i < dim; ++i) out[i] = value(i) * scale;
 }
 
 #include "attention.inl"
@@ -132,7 +140,7 @@ void shape_head(const Net& net, const Layer& layer, const float* in, int64_t hea
 // ---- the pass ------------------------------------------------------------------------------------------------------
 
 struct Sizes {
-    int64_t hidden, q, kv, qkv, out, ffn, widest;
+    int64_t hidden, q, kv, qkv, out, ffn, widest, turn;
     explicit Sizes(const Net& net) {
         hidden = round_up(net.hidden, TILE);
         q = net.heads * net.dim;
@@ -141,6 +149,7 @@ struct Sizes {
         out = round_up(q, TILE);
         ffn = round_up(net.ffn, TILE);
         widest = round_up(std::max({hidden, qkv, out, ffn}), 64);
+        turn = round_up(net.dim, 16);
     }
 };
 
@@ -152,8 +161,7 @@ public:
     void run() {
         mine(rows, [&](int64_t r) {
             embed(net, plan.tokens[r], plan.positions[r], x(r));
-            for (size_t i = 0, at = 0; i < net.ropes.size(); at += 2 * net.ropes[i++].frequencies.size())
-                turn(net.ropes[i], plan.positions[r], ws.turns.data() + r * turns_width() + at);
+            for (int i = 0; i < (int)net.ropes.size(); ++i) turn(net.ropes[i], plan.positions[r], size.turn, turns(i, r));
         });
         for (size_t i = 0; i < plan.layers.size(); ++i) {
             run_layer(net.layers[plan.layers[i]], strips[plan.layers[i]]);
@@ -178,16 +186,8 @@ private:
     float* x(int64_t r) { return ws.x.data() + r * size.hidden; }
     float* a(int64_t r) { return ws.a.data() + r * size.widest; }
     float* b(int64_t r) { return ws.b.data() + r * size.widest; }
-    int64_t turns_width() const {
-        int64_t total = 0;
-        for (const auto& rope : net.ropes) total += 2 * (int64_t)rope.frequencies.size();
-        return total;
-    }
-    const float* turns(const Layer& layer, int64_t r) const {
-        if (layer.rope < 0) return nullptr;
-        int64_t at = 0;
-        for (int i = 0; i < layer.rope; ++i) at += 2 * (int64_t)net.ropes[i].frequencies.size();
-        return ws.turns.data() + r * turns_width() + at;
+    float* turns(int rope, int64_t r) {
+        return rope < 0 ? nullptr : ws.turns.data() + (r * (int64_t)net.ropes.size() + rope) * 2 * size.turn;
     }
 
     // The first most likely token of a row, its logit (NaN where the row has one) and the sum of e^(logit - peak).
@@ -213,8 +213,8 @@ private:
         float rest = sum(mass);
         for (int64_t j = whole; j < net.vocab; ++j) rest += std::exp(row[j] - top);
         plan.best[i] = best;
-        plan.peaks[2 * i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
-        plan.peaks[2 * i + 1] = rest;
+        plan.peak[i] = bad ? std::numeric_limits<float>::quiet_NaN() : top;
+        plan.mass[i] = rest;
     }
 
     template <typename F> void mine(int64_t total, F&& f) {
@@ -296,35 +296,43 @@ private:
             float turned[HEAD_MAX];
             const float* from = a(r) + head * dim;
             if (kv < net.kv_heads) {
-                shape_head(net, layer, from, head, turns(layer, r), kv < 0 ? net.attention_scale : 1, turned);
+                shape_head(net, layer, from, head, turns(layer.rope, r), kv < 0 ? net.attention_scale : 1, turned);
                 from = turned;
             }
             if (kv < 0) std::copy_n(turned, dim, a(r) + head * dim);
-            else keep(strip.kind, from, kv < net.kv_heads ? strip.keys : strip.values, kv % net.kv_heads * strip.stride + ws.entry[r] * dim);
+            else keep(strip, kv, ws.entry[r], from);
         });
     }
 
-    // A head of a row, to the cache.
-    void keep(Kind kind, const float* from, void* to, int64_t at) {
-        if (kind == Kind::F32) std::copy_n(from, net.dim, (float*)to + at);
+    // A head of a row to the cache; heads of values follow those of keys.
+    void keep(const Strip& strip, int64_t kv, int64_t entry, const float* from) {
+        const bool key = kv < net.kv_heads;
+        const int64_t head = kv % net.kv_heads, at = head * strip.stride + entry * net.dim;
+        void* to = key ? strip.keys : strip.values;
+        float* scales = key ? strip.key_scales : strip.value_scales;
+        if (strip.kind == Kind::F32) std::copy_n(from, net.dim, (float*)to + at);
+        else if (strip.kind == Kind::INT8) encode(from, net.dim, (int8_t*)to + at, scales[head * strip.rows + entry]);
         else for (int64_t i = 0; i < net.dim; ++i) ((uint16_t*)to)[at + i] = narrow_value(from[i]);
     }
 
     void look(const Layer& layer, const Strip& strip) {
-        const bool half = strip.kind == Kind::BF16, tiles = half && tiles_attend(net);
+        const bool half = strip.kind == Kind::BF16, whole = strip.kind == Kind::INT8;
+        const bool tiles = half ? tiles_attend(net) : whole && TILES;
         const int64_t group = net.heads / net.kv_heads;
         if (tiles) configure(16, 16);
         int64_t number = 0;
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
             const int64_t all = s.past + s.base + s.count;
-            const int64_t block = tiles ? std::max<int64_t>(1, 16 / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
+            const int64_t block = tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group) : std::clamp<int64_t>(SCORES / (all * group), 1, 16);
             for (int64_t first = 0; first < s.count; first += block)
                 for (int64_t head = 0; head < net.kv_heads; ++head) {
                     if (number++ % team.size() != id) continue;
                     const Unit unit{&s, entries, head, first, std::min(block, s.count - first)};
                     const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
-                    if (tiles) attend_tiles(look, unit);
+                    if (tiles && whole) attend_whole(look, unit);
+                    else if (tiles) attend_tiles(look, unit);
+                    else if (whole) attend_any<int8_t>(look, unit);
                     else if (half) attend_any<uint16_t>(look, unit);
                     else attend_any<float>(look, unit);
                 }

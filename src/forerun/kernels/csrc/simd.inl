@@ -16,14 +16,33 @@ INLINE vf load(const uint16_t* p) {
     for (int i = 0; i < 16; ++i) v[i] = bits[i];
     return (vf)(v << 16);
 }
+INLINE vf load(const int8_t* p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#else
+    typedef int8_t bytes __attribute__((vector_size(16)));
+    bytes b; std::memcpy(&b, p, 16);
+    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+#endif
+}
 INLINE void store(uint16_t* p, vf v) {
     const vi bits = narrow(v);
     uint16_t low[16];
     for (int i = 0; i < 16; ++i) low[i] = (uint16_t)bits[i];
     std::memcpy(p, low, 32);
 }
+// Whole numbers from -128 to 127.
+INLINE void store(int8_t* p, vf v) {
+    const vi whole = __builtin_convertvector(v, vi);
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)whole));
+#else
+    for (int i = 0; i < 16; ++i) p[i] = (int8_t)whole[i];
+#endif
+}
 INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
+INLINE float widen_value(int8_t v) { return v; }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 INLINE vf splat(float f) { return vf{} + f; }
 INLINE vi splat_whole(int32_t n) { return vi{} + n; }

@@ -31,9 +31,10 @@ void Team::run(const std::function<void(int)>& work) {
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
     work(0);
-    for (int spins = 0; busy_.load(std::memory_order_acquire) > 0; ++spins) {
-        if (spins < PATIENCE) relax();
-        else std::this_thread::yield();
+    int left = busy_.load(std::memory_order_acquire);
+    for (int spins = 0; left > 0; left = busy_.load(std::memory_order_acquire)) {
+        if (spins++ < PATIENCE) relax();
+        else busy_.wait(left, std::memory_order_acquire);
     }
     work_ = nullptr;
 }
@@ -47,6 +48,7 @@ void Team::serve(int id) {
         if (stop_.load()) return;
         (*work_)(id);
         busy_.fetch_sub(1, std::memory_order_release);
+        busy_.notify_all();
     }
 }
 

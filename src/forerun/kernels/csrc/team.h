@@ -39,11 +39,12 @@ public:
         if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
             arrived_.store(0, std::memory_order_relaxed);
             turn_.store(turn + 1, std::memory_order_release);
+            turn_.notify_all();
             return;
         }
         for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) {
             if (spins < PATIENCE) relax();
-            else std::this_thread::yield();  // whoever is late may be waiting for this very core
+            else turn_.wait(turn, std::memory_order_acquire);  // whoever is late may be waiting for this very core
         }
     }
 
