@@ -102,6 +102,15 @@ def test_a_padded_pass_says_what_a_ragged_one_says(models, family, asked):
         torch.testing.assert_close(rows, ragged.hidden[layer], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kept", ["bf16", "int8"])
+@pytest.mark.parametrize("cache", [ContiguousCache, PagedCache])
+def test_keys_and_values_may_be_kept_in_fewer_bits(folders, kept, cache):
+    model = load_model(folders["llama"], "float32", "cpu", 0, kept, compiled=False)
+    ragged, padded = (crowd(opened(model, shaping, cache), some(23)).logits for shaping in (None, PADDED))
+    torch.testing.assert_close(padded, ragged, atol=2e-2, rtol=2e-2)  # what rounds differently, once in a while
+    assert not torch.equal(padded, crowd(opened(load_model(folders["llama"], compiled=False), PADDED), some(23)).logits)
+
+
 @pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_context_of_more_than_one_bucket(models, shaping):
