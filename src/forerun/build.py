@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from forerun.caches import CACHES
-from forerun.config import Choice, Config, choose
+from forerun.config import PADDED, Choice, Config, choose
 from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
 from forerun.engine.engine import Engine, Limits, Members
+from forerun.engine.grid import WIDE, Shaping
 from forerun.engine.guard import Guard
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
-from forerun.models.contract import Model
+from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
 from forerun.models.native import cores, threads_for
 from forerun.planners import PLANNERS
@@ -62,18 +63,20 @@ def build_engine(
 
 def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decode: Callable[..., str]) -> Engine:
     """An engine of chosen members, which need not stand in a table."""
-    runner = _runner(model, choices.cache, config.max_requests, setup.context_length)
+    runner = _runner(model, choices.cache, config, setup.context_length)
     stats = EngineStats()
     drafter = choices.drafter.member(choices.drafter.options, setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
-    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos)
+    far = runner.padded is not None
+    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),
         choices.planner.member(choices.planner.options, setup),
         choices.scheduler.member(choices.scheduler.options),
     )
-    sizes = model.info.vocab_size, setup.context_length, config.max_requests, config.max_step_tokens
+    most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
+    sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
     return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats)
 
 
@@ -82,9 +85,14 @@ def load_target(config: Config) -> Model:
     if config.threads > cores():
         message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
         raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
-    model = load_model(config.model, config.dtype, device_of(config), config.threads, config.kv_dtype)
+    model = _load(config, config.model, config.dtype, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
+
+
+def _load(config: Config, folder: str, dtype: str, kv_dtype: str = "auto") -> Model:
+    compiled = config.passes not in PADDED  # these have shapes of their own
+    return load_model(folder, dtype, device_of(config), config.threads, kv_dtype, compiled=compiled)
 
 
 def device_of(config: Config) -> str:
@@ -101,8 +109,8 @@ def setup_for(config: Config, model: Model) -> Setup:
     length = min(config.context_length or model.info.context_length, model.info.context_length)
 
     def open_model(folder: str, cache: str, dtype: str) -> ModelRunner:
-        second = load_model(folder, dtype, device_of(config), config.threads)
-        return _runner(second, choose(CACHES, cache), config.max_requests, min(length, second.info.context_length))
+        second = _load(config, folder, dtype)
+        return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
 
     return Setup(
         vocab=model.info.vocab_size,
@@ -121,5 +129,14 @@ def setup_for(config: Config, model: Model) -> Setup:
 _SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the nodes of a draft near its end
 
 
-def _runner(model: Model, cache: Choice, slots: int, length: int) -> ModelRunner:
-    return ModelRunner(model, cache.member(cache.options, model.info.layout, slots, length + _SLACK))
+def _runner(model: Model, cache: Choice, config: Config, length: int) -> ModelRunner:
+    rows = length + _SLACK
+    shaping = Shaping(rows, config.passes == "invariant", config.attention) if _pads(config, model.info) else None
+    return ModelRunner(model, cache.member(cache.options, model.info.layout, config.max_requests, rows), shaping)
+
+
+def _pads(config: Config, info: ModelInfo) -> bool:
+    """Whether passes get fixed shapes: where it is asked for, and on a GPU unless told otherwise."""
+    if config.passes in PADDED and not info.padded:
+        raise ConfigError(f"passes {config.passes!r} cannot run {info.name}, which pads no pass; use passes='auto'.")
+    return config.passes in PADDED or (config.passes == "auto" and info.padded and info.layout.device.type == "cuda")

@@ -126,6 +126,10 @@ class Config:
         "auto", "keys and values: auto, fp32, bf16 or int8; auto is bf16 beside rounded weights on a CPU, else dtype"
     )
     device: str = option("auto", "auto, cpu or cuda")
+    passes: str = option(
+        "auto", "auto, ragged, padded (fixed shapes; graphs on a GPU), or invariant: padded, each row's bits its own"
+    )
+    attention: str = option("sdpa", "sdpa or flex: what padded passes attend with")
     threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
     max_requests: int = option(8, "requests that run at the same time", 1)
     max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
@@ -139,7 +143,7 @@ class Config:
                 raise ConfigError(f"{f.name} is {value!r}; give a value of type {type(f.default).__name__}.")
             if not isinstance(value, str) and not value >= least:
                 raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
-        for name, allowed in (("dtype", DTYPES), ("kv_dtype", KV_DTYPES), ("device", ("auto", "cpu", "cuda"))):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(unknown("Config", f"value of {name}", getattr(self, name), allowed))
 
@@ -153,6 +157,15 @@ class Config:
 
 DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "w8a8", "int4", "fastest")
 KV_DTYPES = ("auto", "fp32", "bf16", "int8")
+
+PADDED = ("padded", "invariant")
+CHOICES = {  # field of Config -> its values
+    "dtype": DTYPES,
+    "kv_dtype": KV_DTYPES,
+    "device": ("auto", "cpu", "cuda"),
+    "passes": ("auto", "ragged", *PADDED),
+    "attention": ("sdpa", "flex"),
+}
 
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),

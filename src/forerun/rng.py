@@ -53,6 +53,10 @@ class Rng(ABC):
         """Say where the request stands."""
         self.step, self.position = step, position
 
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> float | None:
+        """The number that a draw will use, where it is known before there is anything to draw from."""
+        return None
+
     @abstractmethod
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
         """Draw a token id from p. `index` tells draws of the same purpose at the same depth apart."""
@@ -74,10 +78,17 @@ class CounterRng(Rng):
         key = _KEY.pack(self.seed, step, self.position + depth, index, purpose)
         return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) * _UNIT
 
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> float:
+        return self.uniform(purpose, depth, index)
+
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
         if p.only is not None:
             return p.only
-        at = invert(p, self.uniform(purpose, depth, index))
+        number = self.uniform(purpose, depth, index)
+        known = p.far.drawn(number) if p.far is not None else None
+        if known is not None:
+            return known
+        at = invert(p, number)
         return int(p.ids[at]) if p.ids is not None else at
 
     def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from forerun.errors import RequestError
+from forerun.host import fetch, send
 from forerun.types import Context, Dist, Draft, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
-_STUCK = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
+STUCK = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +47,29 @@ class Shaper:
     def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
         """Logits after bans, biases and penalties; RequestError where these leave no token in some row."""
         bent, stuck = self.bent(logits, paths)
-        if stuck:
-            raise RequestError(_STUCK)
+        if stuck is not None and fetch(stuck).any():
+            raise RequestError(STUCK)
         return bent
 
-    def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, list[int]]:
-        """As `bend`, with the rows in which no token is left; these are flat. No copy where nothing is asked for."""
+    def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `bend`, and in which rows no token is left, bool [n]; these are flat. None: nothing is asked for."""
         if not self.bends:
-            return logits, []
+            return logits, None
         rows = [paths(i) for i in range(len(logits))]
         bent = self._penalize(logits.to(_real(logits), copy=True), rows)
         if self.sampling.logit_bias:
-            ids = torch.tensor(list(self.sampling.logit_bias), device=bent.device)
-            bent[:, ids] += torch.tensor(list(self.sampling.logit_bias.values()), dtype=bent.dtype, device=bent.device)
+            ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
+            bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
         for row, path in enumerate(rows):
             banned = self._banned(path)
             if banned:
-                bent[row, torch.tensor(sorted(banned), device=bent.device)] = -torch.inf
+                bent[row].index_fill_(0, send(sorted(banned), bent.device), -torch.inf)
         if self.sampling.allowed_tokens is not None:
             allowed = torch.zeros(bent.shape[-1], dtype=torch.bool, device=bent.device)
-            allowed[list(self.sampling.allowed_tokens)] = True
+            allowed.index_fill_(0, send(self.sampling.allowed_tokens, bent.device), value=True)
             bent.masked_fill_(~allowed, -torch.inf)
         stuck = bent.amax(-1).isneginf()
-        return bent.masked_fill_(stuck[:, None], 0), stuck.nonzero().flatten().tolist()
+        return bent.masked_fill_(stuck[:, None], 0), stuck
 
     @property
     def bends(self) -> bool:
@@ -84,8 +85,8 @@ class Shaper:
             return logits
         prompt, output = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
         counts = np.stack([np.bincount([*output, *path], minlength=vocab) for path in rows])
-        seen = torch.from_numpy((counts + np.bincount(list(prompt), minlength=vocab)) > 0).to(logits.device)
-        written = torch.from_numpy(counts).to(logits)
+        seen = send(counts + np.bincount(list(prompt), minlength=vocab), logits.device) > 0
+        written = send(counts, logits.device, logits.dtype)
         scaled = torch.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
         logits = torch.where(seen, scaled, logits)
         return logits - s.presence_penalty * (written > 0) - s.frequency_penalty * written
@@ -115,12 +116,13 @@ class Rows:
             return path_to(draft, row - 1)
 
         bent, stuck = shaper.bent(logits, paths)
-        if 0 in stuck:
-            raise RequestError(_STUCK)
-        self.stuck = frozenset(row - 1 for row in stuck)
+        rows = fetch(stuck).nonzero()[0].tolist() if stuck is not None else []
+        if 0 in rows:
+            raise RequestError(STUCK)
+        self.stuck = frozenset(row - 1 for row in rows)
         self._best: Sequence[int] | None = None
         if not context.sampling.greedy:
-            self._rows = shaper.shape(bent).cpu().numpy()
+            self._rows = fetch(shaper.shape(bent))
         else:
             self._best = bent.argmax(-1).tolist() if shaper.bends else output.best
 
@@ -140,10 +142,12 @@ def path_to(draft: Draft, node: int) -> Path:
 def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     """Raw log-probability of `token` in one row [vocab], its rank, and the `count` best tokens."""
     values = torch.log_softmax(logits.to(_real(logits)), -1)
-    order = torch.sort(values, descending=True, stable=True).indices[:count].tolist() if count else []
-    own = values[token]
-    rank = int((values > own).sum()) + 1
-    return Logprob(float(own), rank, tuple((t, float(values[t])) for t in order))
+    order = torch.sort(values, descending=True, stable=True).indices[:count]
+    own = values[token : token + 1]
+    parts = (own, (values > own).sum(0, keepdim=True), order, values[order])
+    value, above, *rest = fetch(torch.cat([part.double() for part in parts])).tolist()
+    top = tuple((int(t), v) for t, v in zip(rest[:count], rest[count:], strict=True))
+    return Logprob(value, int(above) + 1, top)
 
 
 Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that stay, bool [n, vocab]

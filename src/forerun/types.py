@@ -3,7 +3,7 @@
 Does not: hold anything that changes. Per-request state lives in `engine/request.py`, tokens in caches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -48,17 +48,41 @@ class Facts:
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
+class Far(Protocol):
+    """A dense distribution that lies on a device. What was asked ahead is known here; None where it was not asked."""
+
+    @property
+    def probs(self) -> Floats:
+        """All of it, fetched now."""
+        ...
+
+    def prob(self, token: int) -> float | None: ...
+    def drawn(self, number: float) -> int | None: ...
+    def minus(self, q: "Dist") -> "Dist | None": ...
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Dist:
     """A distribution over token ids: dense when `ids` is None, else only the listed tokens have mass.
 
-    `probs`: [vocab] or [k], float32 in production and float64 on toy models; `ids`: [k], each id once. `only` is the
-    token that has all the mass, where that is known: greedy decoding and chosen tokens need no arithmetic.
+    `held`: [vocab] or [k], float32 in production and float64 on toy models, or what stands for it while it lies on a
+    device; `ids`: [k], each id once. `only` is the token that has all the mass, where that is known: greedy decoding
+    and chosen tokens need no arithmetic.
     """
 
-    probs: Floats
+    held: Floats | Far
     ids: Ints | None = None
     only: int | None = None
+
+    @property
+    def probs(self) -> Floats:
+        """The numbers themselves, [vocab] or [k]."""
+        return self.held if isinstance(self.held, np.ndarray) else self.held.probs
+
+    @property
+    def far(self) -> Far | None:
+        """What stands for numbers that lie on a device."""
+        return None if isinstance(self.held, np.ndarray) else self.held
 
     @staticmethod
     def point(token: int) -> "Dist":
@@ -76,6 +100,9 @@ class Dist:
         """Probability of one token."""
         if self.only is not None:
             return 1.0 if token == self.only else 0.0
+        known = self.far.prob(token) if self.far is not None else None
+        if known is not None:
+            return known
         if self.ids is None:
             return float(self.probs[token])
         return float(self.probs[self.ids == token].sum())
@@ -87,6 +114,9 @@ class Dist:
         """
         if self.only is not None:
             return self
+        known = self.far.minus(q) if self.far is not None else None
+        if known is not None:
+            return known
         rest = self.probs.copy()
         if self.ids is not None:
             rest -= q.at(self.ids)
@@ -204,6 +234,18 @@ class LayerPlan:
     logits: bool = True  # apply the final norm and the head to the last of them
 
 
+class Question(Protocol):
+    """What is asked of a work's logits where they lie, so that only the answer has to come to the host."""
+
+    def __call__(self, logits: "torch.Tensor", /) -> "torch.Tensor":
+        """[len(work.logits), vocab] -> float64 [n]; it may not wait for the device."""
+        ...
+
+    def token(self, answers: "torch.Tensor", /) -> "torch.Tensor":
+        """The token that the answers hold for the first row, int64 [1]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What the target must run for one request in one pass.
@@ -220,6 +262,7 @@ class Work:
     logits: tuple[int, ...] = ()  # indices of the tokens whose logits are wanted
     hidden: tuple[int, ...] = ()  # layers whose output hidden states are wanted, for every token; -1 is the last
     plan: LayerPlan | None = None
+    ask: Question | None = None  # answered where asking saves a transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +274,7 @@ class Output:
     peak: tuple[float, ...]  # its logit; not finite where the row is broken
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
     hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
+    answers: Floats | None = None  # to work.ask, where it was answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +290,25 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """What a pass of fixed shape attends to: its rows as a rectangle of chains, each with its own entries of the cache.
+
+    A request is a chain, or one per leaf of its tree. An entry is seen by how many positions it lies behind a row:
+    entry j of a chain is at position j as far as `settled`, and from there on as `tree` says.
+    """
+
+    to: "torch.Tensor"  # int64 [rows], the cache row that takes a row's keys and values; for padding the scratch row
+    cells: "torch.Tensor"  # int64 [rows], where a row stands in the rectangle [chains * width]
+    shown: "torch.Tensor"  # int64 [chains * width], the row that stands there; where none does, any row
+    table: "torch.Tensor"  # int64 [chains, context], the cache row of each entry; after the last one, the first again
+    settled: "torch.Tensor"  # int64 [chains]
+    tree: "torch.Tensor"  # int64 [rows, columns], positions that an unsettled entry lies behind; negative: not seen
+    kernel: str = "sdpa"  # which attention reads it; see layers/padded.py
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
-    """One flattened forward for everybody; ragged, nothing is padded."""
+    """One flattened forward for everybody; ragged, or padded to a fixed shape where it has a grid."""
 
     tokens: "torch.Tensor"  # int64 [rows]
     positions: "torch.Tensor"  # int64 [rows]
@@ -255,6 +316,7 @@ class Pass:
     logits: "torch.Tensor | None"  # int64 [n], rows whose logits are wanted; None: all
     hidden: tuple[int, ...] = ()
     plan: LayerPlan | None = None
+    grid: Grid | None = None  # what rows write and see, instead of the segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +326,7 @@ class PassOutput:
     logits: "torch.Tensor"  # [n, vocab]
     hidden: Mapping[int, "torch.Tensor"]  # layer -> [rows, hidden]
     peaks: "Peaks | None" = None  # where the model found them on its way
+    answers: "Sequence[Floats | None]" = ()  # one per work, where questions were answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +484,15 @@ class Runner(Protocol):
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         """One flat pass."""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` is there."""
+        ...
+
+    def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
+        """Passes in a row: from the second on, a work's one token is what its slot found before."""
         ...
 
 

@@ -136,17 +136,27 @@ def memory(**values: Any) -> None:  # noqa: ANN401
 
 
 @command.command("roofline")
-@click.option("--shapes", default="125M,360M", show_default=True, help="1M, 125M, 360M, 1.1B; with commas.")
+@click.option("--shapes", default="125M,360M", show_default=True, help="1M, 125M, 360M, 1.1B, 8B; with commas.")
 @click.option("--dtype", "dtypes", default="int8,bf16", show_default=True, help="How weights are kept; with commas.")
 @click.option("--context", type=click.IntRange(1), default=256, show_default=True, help="Tokens already in the cache.")
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Passes of every width.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of a pass [one per core].")
-def roofline(shapes: str, dtypes: str, context: int, rounds: int, threads: int) -> None:
+@click.option("--widths", default="1,2,4,8,16", show_default=True, help="Rows of a pass; with commas.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
+@click.option(
+    "--passes",
+    type=click.Choice(["auto", "padded", "invariant"]),
+    default="auto",
+    show_default=True,
+    help="Passes of fixed shape, through the engine's runner; on a GPU always.",
+)
+def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # noqa: ANN401
     """Measure a pass over one row and over several, against the memory's own speed."""
     from forerun.bench import roofline as benchmark
     from forerun.bench.report import as_json
 
-    order = benchmark.Order(shapes.split(","), dtypes.split(","), context=context, rounds=rounds, threads=threads)
+    numbers = [int(width) for width in widths.split(",")]
+    order = benchmark.Order(shapes.split(","), dtypes.split(","), numbers, **values)
     found = benchmark.run(order)
     benchmark.show(found)
     click.echo(as_json(found))

@@ -29,9 +29,13 @@ def facts(info: ModelInfo | None = None) -> dict[str, Any]:
     if info is not None:
         device = info.layout.device
         found |= {"dtype": info.rounded or str(info.layout.dtype).removeprefix("torch."), "device": device.type}
-        if device.type == "cuda":
-            found["gpu"] = torch.cuda.get_device_name(device)
+        found |= gpu(device.type)
     return found
+
+
+def gpu(device: str) -> dict[str, str]:
+    """The name of the GPU, where it is one that is meant."""
+    return {"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
 
 
 def cpu_name() -> str:

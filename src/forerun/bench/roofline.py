@@ -3,11 +3,14 @@
 Llama shapes with random weights. Each round reads a large buffer (the machine's bandwidth at that moment) and runs a
 pass of every width, the order turned from round to round; medians are reported. T(k)/T(1) is what verifying k tokens
 costs: the planner's question. The share of the limit is (weights + keys and values read) / bandwidth / T(1).
-Does not: measure arithmetic; say anything of text, which random weights do not have; run on a GPU.
+On a GPU, or where padded passes are asked for, a pass is all that the engine's runner does: packing and sending its
+inputs, the captured graph, and fetching the best tokens: `--device cuda --shapes 1.1B,8B --dtype bf16`.
+Does not: measure arithmetic; say anything of text, which random weights do not have.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,13 +24,18 @@ from rich.table import Table
 from forerun.bench import machine
 from forerun.bench.figures import Spread
 from forerun.caches.contiguous import ContiguousCache
+from forerun.config import PADDED
 from forerun.engine.batch import pack
+from forerun.engine.grid import Shaping
+from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError, unknown
 from forerun.kernels import native
-from forerun.models.assemble import info_of, specs
+from forerun.models.assemble import assemble, info_of, specs
+from forerun.models.contract import ModelInfo
 from forerun.models.families.llama import adapt
 from forerun.models.native import NativeTransformer, assemble_native, threads_for
 from forerun.models.recipe import Recipe, Settings
+from forerun.models.transformer import Transformer
 from forerun.types import Work
 from forerun.weights.load import Entry
 
@@ -37,6 +45,7 @@ SHAPES = {
     "125M": (768, 12, 12, 4, 2048, 32000, False),
     "360M": (960, 32, 15, 5, 2560, 49152, True),
     "1.1B": (2048, 22, 32, 4, 5632, 32000, False),
+    "8B": (4096, 32, 32, 8, 14336, 128256, False),
 }
 LOADED = {
     "exact": "auto",
@@ -46,8 +55,10 @@ LOADED = {
     "int4": "int4",
 }  # precisions; exact: bf16 weights, float32 activations
 DTYPES = tuple(LOADED)
+PLAIN = ("exact", "bf16", "int8", "int4")  # of padded passes
 _BUFFER = 512 << 20  # bytes; far more than any cache holds
 _BLOCK = 1 << 20
+_READS = 8  # of the buffer, on a GPU, so that starting them does not count
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,13 @@ class Order:
     context: int = 256
     rounds: int = 15
     threads: int = 0
+    device: str = "cpu"
+    passes: str = "auto"  # as Config has it
+
+    @property
+    def padded(self) -> bool:
+        """Whether the engine's runner is measured on passes of fixed shape, and not the compiled pass alone."""
+        return self.device == "cuda" or self.passes in PADDED
 
 
 class Noise:
@@ -82,9 +100,14 @@ class Noise:
 
 def run(order: Order) -> dict[str, Any]:
     """Every shape in every precision, one after the other."""
-    if native.load() is None:
+    if order.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device 'cuda' was asked for and PyTorch finds no GPU; use device='cpu'.")
+    if native.load() is None and order.device != "cuda":
         raise ConfigError(f"there is nothing to measure: {native.describe()}")
-    for given, known, what in ((order.shapes, SHAPES, "shape"), (order.dtypes, DTYPES, "dtype")):
+    for given, known, what in (
+        (order.shapes, SHAPES, "shape"),
+        (order.dtypes, PLAIN if order.padded else DTYPES, "dtype"),
+    ):
         for name in given:
             if name not in known:
                 raise ConfigError(unknown("forerun bench roofline", what, name, known))
@@ -93,8 +116,12 @@ def run(order: Order) -> dict[str, Any]:
         "title": "The cost of a pass",
         "benchmark": "roofline",
         **machine.circumstances(),
-        "machine": machine.facts() | {"threads": order.threads or threads_for(_BUFFER), "dtype": "see the table"},
+        "machine": machine.facts()
+        | machine.gpu(order.device)
+        | {"threads": order.threads or threads_for(_BUFFER), "dtype": "see the table"},
         "context": order.context,
+        "device": order.device,
+        "passes": order.passes,
         "bandwidth_gbs": round(float(np.median([c["bandwidth_gbs"] for c in cases])), 2),
         "cases": cases,
     }
@@ -122,10 +149,18 @@ def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
     return assemble_native(recipe, Noise(recipe), info, threads, LOADED[dtype])
 
 
-def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
-    """One shape in one precision."""
-    threads = order.threads or threads_for(_BUFFER)
-    model = build(shape, dtype, threads)
+def build_plain(shape: str, dtype: str, device: torch.device) -> Transformer:
+    """The same in PyTorch, whose passes may be padded."""
+    recipe = adapt(Settings(dimensions(shape), shape))
+    info = info_of(recipe.config, shape, torch.float32 if dtype == "exact" else torch.bfloat16, device)
+    return assemble(recipe, Noise(recipe), replace(info, rounded=dtype if dtype in {"int8", "int4"} else ""))
+
+
+Timed = Callable[[], object]
+
+
+def compiled_passes(model: NativeTransformer, order: Order) -> dict[int, Timed]:
+    """One call per width, after a context."""
     cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, order.context + max(order.widths))
     slot, _ = cache.open(())
     prompt = tuple(range(order.context))
@@ -137,27 +172,73 @@ def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
         width: pack([Work(slot, tuple(range(width)), logits=tuple(range(width)))], cache, torch.device("cpu"))
         for width in order.widths
     }
+    return {width: partial(model.forward, work, cache) for width, work in passes.items()}
+
+
+def padded_passes(model: Transformer, order: Order) -> dict[int, Timed]:
+    """The same through the engine's runner; what a pass wrote is forgotten after it."""
+    length = order.context + max(order.widths)
+    cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, length)
+    runner = ModelRunner(model, cache, Shaping(length, order.passes == "invariant"))
+    slot, _ = cache.open(())
+    prompt = tuple(range(order.context))
+    runner.run([Work(slot, prompt, logits=())])
+    cache.keep(slot, prompt, range(order.context))
+
+    def step(width: int) -> None:
+        runner.run([Work(slot, tuple(range(width)), logits=tuple(range(width)))])
+        cache.keep(slot, (), ())
+
+    return {width: partial(step, width) for width in order.widths}
+
+
+def read_speed(device: str, threads: int) -> Callable[[], float]:
+    """What measures the bytes per second at which the device reads a buffer once."""
+    if device == "cpu":
+        return partial(native.bandwidth, np.ones(_BUFFER // 8), threads)
+    buffer = torch.ones(_BUFFER // 4, device=device)
+
+    def speed() -> float:
+        torch.cuda.synchronize()
+        began = perf_counter()
+        for _ in range(_READS):
+            buffer.amax()
+        torch.cuda.synchronize()
+        return _READS * _BUFFER / (perf_counter() - began)
+
+    return speed
+
+
+def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
+    """One shape in one precision."""
+    threads = order.threads or threads_for(_BUFFER)
+    model: Transformer | NativeTransformer
+    if order.padded:
+        torch.set_num_threads(threads)
+        model = plain = build_plain(shape, dtype, torch.device(order.device))
+        passes = padded_passes(plain, order)
+    else:
+        model = compiled = build(shape, dtype, threads)
+        passes = compiled_passes(compiled, order)
     times: dict[int, list[float]] = {width: [] for width in order.widths}
-    buffer, speeds = np.ones(_BUFFER // 8), []
+    speed, speeds = read_speed(order.device, threads), []
     widths = list(order.widths)
     for turn in track(range(order.rounds + 1), f"{shape} {dtype}", console=Console(stderr=True), transient=True):
-        speeds.append(native.bandwidth(buffer, threads))
+        speeds.append(speed())
         at = turn % len(widths)
         for width in widths[at:] + widths[:at]:
             began = perf_counter()
-            model.forward(passes[width], cache)
+            passes[width]()
             times[width].append(perf_counter() - began)
-    return _figures(model, order, {width: found[1:] for width, found in times.items()}, speeds) | {
+    return _figures(model.info, order, {width: found[1:] for width, found in times.items()}, speeds) | {
         "shape": shape,
         "dtype": dtype,
         "threads": threads,
     }
 
 
-def _figures(
-    model: NativeTransformer, order: Order, times: dict[int, list[float]], speeds: list[float]
-) -> dict[str, Any]:
-    read = model.info.weight_bytes + model.info.layout.token_bytes * order.context
+def _figures(info: ModelInfo, order: Order, times: dict[int, list[float]], speeds: list[float]) -> dict[str, Any]:
+    read = info.weight_bytes + info.layout.token_bytes * order.context
     one = float(np.median(times[order.widths[0]]))
     bandwidth = float(np.median(speeds))
     return {

@@ -5,7 +5,7 @@ to the other. After every token was rejected the slot is bit-equal to one that n
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -13,9 +13,11 @@ import torch
 from forerun.errors import CacheError
 from forerun.types import Facts, KVLayout, Pass, Segment
 
+Pick = Callable[[torch.Tensor], torch.Tensor]  # a strip [heads, rows, any width] -> some of its rows
+
 
 class Rows(Protocol):
-    """Where keys and values lie, [heads, rows, dim] per layer; compiled passes write and read them there.
+    """Where keys and values lie, [heads, rows, dim] per layer; compiled and padded passes write and read them there.
 
     In int8 each entry and head has a scale, [heads, rows, 1] per layer; else those tensors are empty.
     """
@@ -24,6 +26,10 @@ class Rows(Protocol):
     values: list[torch.Tensor]
     key_scales: list[torch.Tensor]
     value_scales: list[torch.Tensor]
+    scratch: int  # a row that nobody reads: padding writes there
+
+    def write(self, layer: int, place: Any, keys: torch.Tensor, values: torch.Tensor) -> None: ...  # noqa: ANN401
+    def read(self, layer: int, pick: Pick) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 class Cache(ABC):

@@ -216,7 +216,7 @@ class PagedCache(Cache):
 
     def _gather(self, strip: torch.Tensor, table: torch.Tensor, end: int) -> torch.Tensor:
         heads, _, width = strip.shape
-        found = strip.view(heads, -1, self._size * width).index_select(1, table)
+        found = strip[:, : self.rows.scratch].view(heads, -1, self._size * width).index_select(1, table)
         return found.view(heads, -1, width).narrow(1, 0, end)
 
     def advance(self, work: Pass) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.rng import Purpose
-from forerun.sampling import Rows, logprob
+from forerun.sampling import logprob
 from forerun.types import Draft, Emission, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
@@ -28,21 +28,21 @@ class AutoregressiveDecoder(Decoder):
         self.options, self.parts = options, parts
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
-        return [Plan(self._work(seat), _NOTHING) for seat in seats]
+        return [self._plan(seat) for seat in seats]
 
-    def _work(self, seat: Seat) -> Work:
-        last = (len(seat.pending) - 1,) if seat.last else ()
-        return Work(seat.slot, seat.pending, logits=last)
+    def _plan(self, seat: Seat) -> Plan:
+        last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
+        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        return [self._turn(seat, output) for seat, output in zip(seats, outputs, strict=True)]
+        return [self._turn(*one) for one in zip(seats, plans, outputs, strict=True)]
 
-    def _turn(self, seat: Seat, output: Output) -> Turn:
+    def _turn(self, seat: Seat, plan: Plan, output: Output) -> Turn:
         keep, context = tuple(range(len(seat.pending))), seat.context
         if not seat.last:
             return Turn((), keep)
         try:
-            p = Rows(output, context, _NOTHING, self.parts.eos)[-1]
+            p = plan.target(output, context, self.parts.eos)[-1]
         except RequestError as problem:
             return Turn((), keep, error=str(problem))
         token = context.rng.categorical(p, Purpose.TARGET, 0)

@@ -10,6 +10,8 @@ from typing import Any
 
 from forerun.drafters.contract import Drafter
 from forerun.member import Member
+from forerun.sampling import Rows
+from forerun.sheet import Answers, Sheet
 from forerun.types import Context, Draft, Output, Turn, Work
 from forerun.verifiers.contract import Verifier
 
@@ -21,6 +23,7 @@ class Parts:
     drafter: Drafter
     verifier: Verifier
     eos: tuple[int, ...]
+    far: bool = False  # logits lie on a device: what is asked of them comes with the pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,26 @@ class Plan:
 
     work: Work
     draft: Draft
+    sheet: Sheet | None = None  # what its work asks of the logits
+
+    def target(self, output: Output, context: Context, eos: tuple[int, ...]) -> Rows | Answers:
+        """p after every node of the draft. RequestError where bans leave no token to draw."""
+        if self.sheet is not None and output.answers is not None:
+            return self.sheet.read(output.answers)
+        return Rows(output, context, self.draft, eos)
 
 
 class Decoder(Member):
     """One step of every request."""
+
+    parts: Parts
+
+    def sheet(self, seat: Seat, draft: Draft) -> Sheet | None:
+        """What the target is asked about a draft, where that saves a transfer."""
+        if not (self.parts.far and seat.last):
+            return None
+        sheet = Sheet(seat.context, draft, self.parts.eos)
+        return sheet if sheet.worthwhile else None
 
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options

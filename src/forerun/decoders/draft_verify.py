@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
+from forerun.sheet import Answers
 from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING = Draft()
@@ -35,25 +36,27 @@ class DraftVerifyDecoder(Decoder):
             contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
             for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
                 drafts[i] = draft
-        return [Plan(self._work(seat, draft), draft) for seat, draft in zip(seats, drafts, strict=True)]
+        return [self._plan(seat, draft) for seat, draft in zip(seats, drafts, strict=True)]
 
-    def _work(self, seat: Seat, draft: Draft) -> Work:
+    def _plan(self, seat: Seat, draft: Draft) -> Plan:
         pending, nodes = len(seat.pending), len(draft)
         rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
         parents = None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
-        return Work(seat.slot, seat.pending + draft.tokens, parents, logits=rows, hidden=self.drafter.hidden)
+        tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
+        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.drafter.hidden, ask=sheet)
+        return Plan(work, draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []
-        targets: list[Rows] = []
+        targets: list[Rows | Answers] = []
         turns = [Turn((), tuple(range(len(seat.pending)))) for seat in seats]  # of those that still read their prompt
         for i, seat in enumerate(seats):
             if not seat.last:
                 continue
             try:
-                targets.append(Rows(outputs[i], seat.context, plans[i].draft, self.parts.eos))
+                targets.append(plans[i].target(outputs[i], seat.context, self.parts.eos))
                 judged.append(i)
             except RequestError as problem:
                 turns[i] = Turn((), (), error=str(problem))
@@ -80,7 +83,7 @@ class DraftVerifyDecoder(Decoder):
         return Turn(emissions, keep, len(draft), max(draft.depths, default=0))
 
 
-def _until(verdict: Verdict, draft: Draft, target: Rows) -> Verdict:
+def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:
     """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
     at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
     return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -1,35 +1,62 @@
 """Many token trees -> one flat pass, and back.
 
-Does not: pad. A request with no draft costs one row, whatever the others draft.
+Does not: pad (`grid.py` does, for devices that want fixed shapes). A request with no draft costs one row.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from forerun import host
 from forerun.caches.contract import Cache
-from forerun.types import Output, Pass, PassOutput, Peaks, Segment, Work
+from forerun.types import Ints, LayerPlan, Output, Pass, PassOutput, Peaks, Segment, Work
 
 
-def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
-    """One flat pass for all works. All must ask for the same layer plan; hidden layers are merged."""
+class Flat(NamedTuple):
+    """All works as one list of rows, on the host."""
+
+    tokens: list[int]
+    positions: list[int]
+    wanted: list[int]  # rows whose logits are asked for
+    segments: list[Segment]  # without masks
+    trees: list[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
+    hidden: tuple[int, ...]
+    plan: LayerPlan | None
+
+
+def flatten(work: Sequence[Work], cache: Cache) -> Flat:
+    """All works one after the other. All must ask for the same layer plan; hidden layers are merged."""
     tokens: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
     segments: list[Segment] = []
+    trees: list[tuple[int, ...] | None] = []
     for w in work:
         past, start, count = cache.length(w.slot), len(tokens), len(w.tokens)
-        mask, depths = (None, range(w.base, w.base + count)) if w.parents is None else _tree(w.parents, w.base, device)
-        segments.append(Segment(w.slot, start, count, past, w.base, mask))
+        behind, depths = (None, range(w.base, w.base + count)) if w.parents is None else branches(w.parents, w.base)
+        segments.append(Segment(w.slot, start, count, past, w.base, None))
+        trees.append(w.parents if behind is not None else None)
         tokens += w.tokens
         positions += [past + d for d in depths]
         wanted += [start + i for i in w.logits]
-    rows = None if len(wanted) == len(tokens) else torch.tensor(wanted, dtype=torch.int64, device=device)
     hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
-    flat = torch.tensor([tokens, positions], dtype=torch.int64, device=device)
-    return Pass(flat[0], flat[1], tuple(segments), rows, hidden, work[0].plan)
+    return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan)
+
+
+def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
+    """One flat, ragged pass for all works."""
+    flat = flatten(work, cache)
+    every = len(flat.wanted) == len(flat.tokens)
+    rows = None if every else torch.tensor(flat.wanted, dtype=torch.int64, device=device)
+    both = torch.tensor([flat.tokens, flat.positions], dtype=torch.int64, device=device)
+    pairs = zip(flat.segments, flat.trees, strict=True)
+    segments = tuple(s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs)
+    return Pass(both[0], both[1], segments, rows, flat.hidden, flat.plan)
 
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
@@ -37,11 +64,11 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     found = output.peaks or peaks(output.logits)
     best, peak, mass = found.best, found.peak, found.mass
     outputs, row, token = [], 0, 0
-    for w in work:
+    for w, answers in zip(work, output.answers or repeat(None)):  # noqa: B905 - the second has no end
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
         masses = tuple(mass[rows]) if mass is not None else None
-        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden))
+        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers))
         row, token = rows.stop, tokens.stop
     return outputs
 
@@ -54,22 +81,41 @@ def peaks(logits: torch.Tensor) -> Peaks:
         rows = logits.numpy()  # ten times as fast here as torch's own argmax
         best = rows.argmax(-1)
         return Peaks(best.tolist(), rows[np.arange(len(best)), best].tolist())
-    values, indices = logits.max(-1)
-    return Peaks(indices.tolist(), values.tolist())
+    return peaks_of(host.fetch(summary(logits)))
+
+
+def peaks_of(numbers: np.ndarray[Any, Any]) -> Peaks:
+    """What `summary` found, [3, n], once it is on the host."""
+    best, peak, mass = numbers.tolist()
+    return Peaks([int(b) for b in best], peak, mass)
+
+
+def summary(logits: torch.Tensor) -> torch.Tensor:
+    """What `Peaks` says of rows [n, vocab]: best token, its logit and the mass, float64 [3, n], on the device."""
+    peak, best = logits.max(-1, keepdim=True)
+    wide = logits.double() if logits.dtype == torch.float64 else logits.float()
+    mass = (wide - peak).exp().sum(-1, keepdim=True)
+    return torch.cat([part.double() for part in (best, peak, mass)], 1).t()
 
 
 @lru_cache(maxsize=1024)
-def _tree(parents: tuple[int, ...], base: int, device: torch.device) -> tuple[torch.Tensor | None, tuple[int, ...]]:
-    """Which unjudged entries the rows after `base` see [count, len(parents)], and their depths below the past.
+def branches(parents: tuple[int, ...], base: int) -> tuple[Ints | None, tuple[int, ...]]:
+    """How many positions entries lie behind the rows after `base` [count, len(parents)], and the rows' depths.
 
-    No mask where the tree is a chain. Remembered, because static trees come back at every step.
+    -1 is an entry that a row does not see; no table where the tree is a chain. Remembered, because static trees come
+    back at every step.
     """
-    depths: list[int] = []
-    sees = torch.eye(len(parents), dtype=torch.bool)
+    behind = np.full((len(parents),) * 2, -1, dtype=np.int64)
     for node, parent in enumerate(parents):
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
         if parent >= 0:
-            sees[node] |= sees[parent]
-    if parents == tuple(range(-1, len(parents) - 1)):
-        return None, tuple(depths[base:])
-    return sees[base:].to(device), tuple(depths[base:])
+            behind[node] = np.where(behind[parent] >= 0, behind[parent] + 1, -1)
+        behind[node, node] = 0
+    depths = tuple(behind[base:].max(1).tolist())
+    return (None if parents == tuple(range(-1, len(parents) - 1)) else behind[base:]), depths
+
+
+@lru_cache(maxsize=1024)
+def _mask(parents: tuple[int, ...], base: int, device: torch.device) -> torch.Tensor:
+    """Which unjudged entries the rows after `base` see [count, len(parents)]."""
+    behind, _ = branches(parents, base)
+    return torch.from_numpy(np.asarray(behind) >= 0).to(device)

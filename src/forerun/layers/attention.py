@@ -112,13 +112,19 @@ def _capped(
     kv_heads, n, _ = keys.shape
     group = heads // kv_heads
     rows = q.view(count, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(kv_heads, group * count, dim)
-    scores = torch.bmm(rows, keys.transpose(1, 2)).mul_(scale / cap).tanh_().mul_(cap)
-    scores = scores.view(kv_heads, group, count, n)
-    if view.bias is not None:
-        scores = scores + view.bias
-    elif view.causal:
-        hidden = torch.ones(count, n, dtype=torch.bool, device=q.device).triu_(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
-    weights = torch.softmax(scores, -1, torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else None)
-    out = torch.bmm(weights.to(q.dtype).view(kv_heads, group * count, n), values)
+    seen = view.bias
+    if seen is None and view.causal:
+        seen = torch.full((count, n), -torch.inf, dtype=q.dtype, device=q.device).triu_(1)
+    out = capped(rows, keys, values, seen.repeat(group, 1) if seen is not None else None, scale, cap)
     return out.view(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(count, heads * dim)
+
+
+def capped(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, scale: float, cap: float
+) -> torch.Tensor:
+    """Softmax(cap tanh(scale q k / cap) + bias) v, for q [..., n, dim] and keys [..., m, dim]."""
+    scores = torch.matmul(q, keys.transpose(-1, -2)).mul_(scale / cap).tanh_().mul_(cap)
+    if bias is not None:
+        scores = scores + bias
+    weights = torch.softmax(scores, -1, torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else None)
+    return torch.matmul(weights.to(q.dtype), values)

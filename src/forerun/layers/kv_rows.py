@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from forerun.host import send
 from forerun.types import KVLayout
 
 LONG = 16  # rows; from this mean length on, runs copied as slices beat rows addressed one by one (on a CPU)
@@ -23,10 +24,13 @@ class Place:
 
 
 class KVRows:
-    """Keys and values [heads, rows, dim] per layer, and what int8 ones are multiplied with [heads, rows, 1]."""
+    """Keys and values [heads, rows + 1, dim] per layer, and what int8 ones are multiplied with [heads, rows + 1, 1].
+
+    The last row is for what nobody reads.
+    """
 
     def __init__(self, layout: KVLayout, rows: int) -> None:
-        self._device, self._dtype = layout.device, layout.dtype
+        self._device, self._dtype, self.scratch = layout.device, layout.dtype, rows
         self._whole = not layout.stored.is_floating_point
         self._stores: list[torch.Tensor] = []  # [heads of keys and values of all layers of one width, rows, dim]
         self.keys = [torch.empty(0)] * len(layout.dims)
@@ -34,9 +38,9 @@ class KVRows:
         for dim in dict.fromkeys(layout.dims):
             layers = [i for i, d in enumerate(layout.dims) if d == dim]
             heads = [layout.heads[i] for i in layers]
-            stores = [torch.zeros(2 * sum(heads), rows, dim, dtype=layout.stored, device=layout.device)]
+            stores = [torch.zeros(2 * sum(heads), rows + 1, dim, dtype=layout.stored, device=layout.device)]
             if self._whole:
-                stores.append(torch.zeros(2 * sum(heads), rows, 1, dtype=torch.float32, device=layout.device))
+                stores.append(torch.zeros(2 * sum(heads), rows + 1, 1, dtype=torch.float32, device=layout.device))
             both = ((self.keys, self.values), (self.key_scales, self.value_scales))
             for store, (keys, values) in zip(stores, both, strict=False):
                 parts = iter(store.split([h for count in heads for h in (count, count)]))
@@ -50,7 +54,7 @@ class KVRows:
             runs = tuple(_runs(rows))
             if len(rows) > LONG * len(runs):
                 return Place(None, runs)
-        return Place(torch.tensor(rows, dtype=torch.int64, device=self._device))
+        return Place(send(rows, self._device))
 
     def write(self, layer: int, place: Place, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [rows, heads, dim] of a pass."""
@@ -76,7 +80,7 @@ class KVRows:
 
     def move(self, source: Sequence[int], to: Sequence[int]) -> None:
         """Copy rows in all layers, as if all were read before any is written."""
-        both = torch.tensor((source, to), dtype=torch.int64, device=self._device)
+        both = send((source, to), self._device)
         for store in self._stores:
             store.index_copy_(1, both[1], store.index_select(1, both[0]))
 

@@ -16,6 +16,7 @@ from forerun.layers.linear import DenseLinear, Linear, linear
 from forerun.layers.mlp import Mlp
 from forerun.layers.norm import LayerNorm, Norm, RmsNorm
 from forerun.layers.rope import interleave
+from forerun.layers.whole import WholeLinear
 from forerun.models.contract import ModelInfo
 from forerun.models.recipe import Names, Recipe, TransformerConfig
 from forerun.models.transformer import Ends, Layer, LayerWeights, Transformer, parts
@@ -157,17 +158,17 @@ def _meaning(name: str, names: Names) -> str:
 
 
 class Assembler:
-    """Builds the parts of one decoder."""
+    """Builds the parts of one decoder; `rounded` says what the weights of layers become: "", int8 or int4."""
 
-    def __init__(self, recipe: Recipe, reader: Reader) -> None:
-        self.config, self.names, self.reader = recipe.config, recipe.names, reader
+    def __init__(self, recipe: Recipe, reader: Reader, rounded: str = "") -> None:
+        self.config, self.names, self.reader, self.rounded = recipe.config, recipe.names, reader, rounded
 
     def layer(self, index: int) -> Layer:
         config, names = self.config, self.names
         place = names.layer.format(index)
         pre, post = config.pre_norm, config.post_norm
         weights = LayerWeights(
-            qkv=linear(*self._qkv(index, place)),
+            qkv=self._made(*self._qkv(index, place)),
             o=self._linear(place + names.o, bias=config.o_bias),
             mlp=self._mlp(place),
             attention_norm=self._norm(place + names.attention_norm) if pre else None,
@@ -196,7 +197,13 @@ class Assembler:
 
     def _linear(self, name: str, *, bias: bool) -> Linear:
         weight = self._weight(name)
-        return self.reader.linear(f"{name}.weight", weight, self.reader.optional(f"{name}.bias", present=bias))
+        biases = self.reader.optional(f"{name}.bias", present=bias)
+        if self.rounded:
+            return self._made(weight, biases)
+        return self.reader.linear(f"{name}.weight", weight, biases)
+
+    def _made(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        return WholeLinear(weight, bias, self.rounded) if self.rounded else linear(weight, bias)
 
     def _weight(self, name: str) -> torch.Tensor:
         weight = self.reader.get(f"{name}.weight")
@@ -208,7 +215,7 @@ class Assembler:
         if names.gate_up or not config.gated:
             up = self._linear(place + (names.gate_up or names.up), bias=config.mlp_bias)
         else:
-            up = linear(*self._stacked([place + names.gate, place + names.up], bias=config.mlp_bias))
+            up = self._made(*self._stacked([place + names.gate, place + names.up], bias=config.mlp_bias))
         return Mlp(up, down, config.activation, gated=config.gated)
 
     def _stacked(self, names: list[str], *, bias: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -292,13 +299,13 @@ class Assembler:
 def assemble(recipe: Recipe, checkpoint: Tensors, info: ModelInfo) -> Transformer:
     """The decoder that a recipe and a checkpoint make; `info` says its name, precision and device."""
     reader = Reader(checkpoint, recipe, info.layout.dtype, info.layout.device)
-    assembler, layers = Assembler(recipe, reader), []
+    assembler, layers = Assembler(recipe, reader, info.rounded), []
     for index in range(recipe.config.num_layers):
         layers.append(assembler.layer(index))
         trim()
     ends = assembler.ends()
     trim()
-    return Transformer(recipe.config, replace(info, weight_bytes=_nbytes(ends, layers)), ends, layers)
+    return Transformer(recipe.config, replace(info, weight_bytes=_nbytes(ends, layers), padded=True), ends, layers)
 
 
 def info_of(config: TransformerConfig, name: str, dtype: torch.dtype, device: torch.device) -> ModelInfo:

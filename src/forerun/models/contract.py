@@ -24,6 +24,7 @@ class ModelInfo:
     companion: str | None = None  # folder of a drafter that the model's own folder names
     weight_bytes: int = 0
     rounded: str = ""  # what weights were rounded to at load: bfloat16, int8, w8a8 or int4
+    padded: bool = False  # it runs passes of fixed shape, which have a grid
 
 
 class Model(ABC):

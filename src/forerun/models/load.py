@@ -49,13 +49,20 @@ def folder_of(name: str) -> Path:
 
 
 def load_model(
-    path: str | Path, dtype: str = "auto", device: str = "cpu", threads: int = 0, kv_dtype: str = "auto"
+    path: str | Path,
+    dtype: str = "auto",
+    device: str = "cpu",
+    threads: int = 0,
+    kv_dtype: str = "auto",
+    *,
+    compiled: bool = True,
 ) -> Model:
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
     `auto` is float32 on the CPU, with weights kept as the checkpoint has them; on a GPU it is the checkpoint's own.
     `int8` and `int4` round weights to that and activations to 16 and 8 bits, `w8a8` both to 8; they need the compiled
-    passes: ConfigError where they are not there. `fastest` is w8a8 where that runs, else auto.
+    passes: ConfigError where they are not there. `fastest` is w8a8 where that runs, else auto. On a GPU `int8` and
+    `int4` round the weights of the layers alone, by torchao. `compiled` False: run in PyTorch in any case.
     `kv_dtype` is what keys and values are kept in: auto is bfloat16 with these and bfloat16, else the precision.
     """
     name, kept = str(path), _kept(str(path), device, kv_dtype)
@@ -73,6 +80,8 @@ def load_model(
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
+        if dtype in WHOLE and dtype != "fastest":
+            raise ConfigError(f"dtype {dtype!r} cannot run {name}, whose layers are transformers'; use dtype='auto'.")
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place, kept), eos, companion)
         return load_other(folder, precision, place, empty)
     recipe = FAMILIES[family](Settings(values, folder / "config.json"))
@@ -81,14 +90,16 @@ def load_model(
     rounded = _rounded(dtype, precision)
     if rounded != "auto" and kept is None:
         info = replace(info, layout=replace(info.layout, dtype=torch.bfloat16))  # keys and values are rounded too
-    if supports(recipe.config, info):
+    if compiled and supports(recipe.config, info):
         if isinstance(weights, PackedFile):
             return assemble_packed(recipe.config, weights, info, threads, rounded)
         return assemble_native(recipe, weights, info, threads, rounded)
     info = replace(info, layout=replace(info.layout, dtype=precision))
-    if isinstance(weights, PackedFile) or rounded == dtype in WHOLE:
-        raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({native.describe()}); use dtype='auto'.")
-    return assemble(recipe, weights, info)
+    whole = rounded == dtype in WHOLE
+    if isinstance(weights, PackedFile) or (whole and place.type == "cpu"):
+        reason = native.describe() if compiled else "padded passes run in PyTorch"
+        raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({reason}); use dtype='auto'.")
+    return assemble(recipe, weights, replace(info, rounded=dtype) if whole else info)
 
 
 def _kept(name: str, device: str, kv_dtype: str) -> torch.dtype | None:
@@ -134,10 +145,12 @@ def companion_of(folder: Path) -> str | None:
 def _precision(dtype: str, device: str, values: dict[str, Any]) -> torch.dtype:
     if dtype in WHOLE and torch.device(device).type == "cpu":
         return torch.float32  # of everything that is not a matrix
+    if dtype in ("int8", "int4"):
+        return torch.bfloat16
     if dtype not in ("auto", "fastest"):
         if dtype not in PRECISIONS:
             known = ", ".join(sorted(PRECISIONS))
-            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, w8a8 or int4 (on a CPU), {known}.")
+            raise ConfigError(f"dtype {dtype!r} is unknown; use auto, fastest, int8, int4, w8a8 (on a CPU), {known}.")
         return PRECISIONS[dtype]
     if torch.device(device).type == "cpu":
         return torch.float32

@@ -12,6 +12,7 @@ import torch
 
 from forerun.caches.contract import Cache
 from forerun.errors import ConfigError
+from forerun.layers.padded import Padded, distances
 from forerun.models.contract import Model, ModelInfo
 from forerun.types import Floats, KVLayout, Pass, PassOutput, Segment
 
@@ -31,7 +32,8 @@ class ToyModel(Model):
         self._logits = torch.from_numpy(np.log(self.table))
         layout = KVLayout((1,), (1,), torch.float64, torch.device("cpu"))
         size, nbytes = 2 * vocab + 1, self.table.nbytes
-        self.info = ModelInfo(f"toy:{seed}:{vocab}", vocab, context_length, size, 1, layout, eos, None, nbytes)
+        name = f"toy:{seed}:{vocab}"
+        self.info = ModelInfo(name, vocab, context_length, size, 1, layout, eos, None, nbytes, padded=True)
 
     def probs(self, context: Sequence[int]) -> Floats:
         """The distribution of the token after `context`, which has at least one token."""
@@ -40,10 +42,8 @@ class ToyModel(Model):
         return found
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
-        column = work.tokens.to(torch.float64).view(-1, 1, 1)
         if work.plan is None or 0 in work.plan.layers:
-            cache.write(0, work, column, work.positions.to(torch.float64).view(-1, 1, 1))
-            pairs = torch.cat([self._pairs(work, segment, cache) for segment in work.segments])
+            pairs = self._all_pairs(work, cache)
         else:  # without its one layer the model sees a row's own token only
             pairs = torch.stack((torch.full_like(work.tokens, self.info.vocab_size), work.tokens), 1)
         hidden = dict.fromkeys(work.hidden, self._features(pairs))
@@ -51,6 +51,18 @@ class ToyModel(Model):
         if work.plan is not None and not work.plan.logits:
             rows = rows[:0]
         return PassOutput(self._logits[rows[:, 0], rows[:, 1]], hidden)
+
+    def _all_pairs(self, work: Pass, cache: Cache) -> torch.Tensor:
+        """The last two tokens of every row's own path [rows, 2], after the rows are stored."""
+        heads = [part.to(torch.float64).view(-1, 1, 1) for part in (work.tokens, work.positions)]
+        if work.grid is None:
+            cache.write(0, work, *heads)
+            return torch.cat([self._pairs(work, segment, cache) for segment in work.segments])
+        attention = Padded(work.grid, distances(work.grid, work.positions), None, cache.rows)
+        keys, values = (part[:, 0, None, :, 0] for part in attention.store(0, *heads))
+        at = work.positions[work.grid.shown].view(len(keys), -1, 1)
+        found = [self._token(attention.sees & (values == at - back), keys) for back in (1, 0)]
+        return torch.stack(found, -1).flatten(0, 1)[work.grid.cells]
 
     def _pairs(self, work: Pass, s: Segment, cache: Cache) -> torch.Tensor:
         """The last two tokens of every row's own path, [count, 2]."""
@@ -65,8 +77,8 @@ class ToyModel(Model):
 
     def _token(self, match: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """The token that each row matches; the start of the text where none, and nonsense where two."""
-        count = match.sum(1)
-        total = torch.where(match, keys, 0.0).sum(1).to(torch.int64)
+        count = match.sum(-1)
+        total = torch.where(match, keys, 0.0).sum(-1).to(torch.int64)
         return torch.where(count == 0, self.info.vocab_size, (total + count - 1) % self.info.vocab_size)
 
     def _features(self, pairs: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,12 @@
 """One dense decoder for every family (1706.03762), driven by a frozen config.
 
-Rows of all requests go through the linear parts together; attention runs per request over what the cache returns.
-Does not: know a family's name, pad, or change after it was built.
+Rows of all requests go through the linear parts together; attention runs per request over what the cache returns, or
+in one call where the pass has a grid. Does not: know a family's name, or change after it was built.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from forerun.layers.attention import View, attend, views
 from forerun.layers.linear import Linear, linear, linear_of_half
 from forerun.layers.mlp import Mlp
 from forerun.layers.norm import Norm
+from forerun.layers.padded import Padded, distances
 from forerun.layers.rope import Rope, Rotation, rotate
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
@@ -23,14 +24,40 @@ from forerun.models.recipe import TransformerConfig
 from forerun.types import Pass, PassOutput
 from forerun.weights.load import trim
 
+Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys and values [rows, heads, dim]
+
+
+class Attention(Protocol):
+    """Stores the keys and values of a layer, and lets every row attend to what it sees: [rows, heads * dim]."""
+
+    def __call__(self, layer: int, heads: Heads, scale: float, cap: float | None) -> torch.Tensor: ...
+
 
 class Step(NamedTuple):
     """What the layers of one kind share within a pass."""
 
-    work: Pass
-    cache: Cache
-    views: list[View]
+    attend: Attention
     factors: torch.Tensor | None  # complex [rows, 1, pairs]
+
+
+class Ragged:
+    """Attention request by request, over what the cache returns for each."""
+
+    def __init__(self, work: Pass, cache: Cache, views: list[View]) -> None:
+        self.work, self.cache, self.views = work, cache, views
+
+    def __call__(self, layer: int, heads: Heads, scale: float, cap: float | None) -> torch.Tensor:
+        q, k, v = heads
+        self.cache.write(layer, self.work, k, v)
+        if len(self.views) == 1:
+            view = self.views[0]
+            return attend(q, *self.cache.read(layer, view.segment), view, scale, cap)
+        outs = []
+        for view in self.views:
+            s = view.segment
+            rows = q[s.start : s.start + s.count]
+            outs.append(attend(rows, *self.cache.read(layer, s), view, scale, cap))
+        return torch.cat(outs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +114,10 @@ class Layer:
 
     def attention(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Everything between the norm and the output projection: [rows, hidden] -> [rows, heads * dim]."""
-        work, cache = step.work, step.cache
-        q, k, v = self._heads(self.weights.qkv(x), step.factors)
-        cache.write(self.index, work, k, v)
-        if len(step.views) == 1:
-            view = step.views[0]
-            return attend(q, *cache.read(self.index, view.segment), view, self.scale, self.cap)
-        outs = []
-        for view in step.views:
-            s = view.segment
-            rows = q[s.start : s.start + s.count]
-            outs.append(attend(rows, *cache.read(self.index, s), view, self.scale, self.cap))
-        return torch.cat(outs)
+        return step.attend(self.index, self._heads(self.weights.qkv(x), step.factors), self.scale, self.cap)
 
-    def _heads(
-        self, qkv: torch.Tensor, factors: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values [rows, heads, dim], normed and turned."""
+    def _heads(self, qkv: torch.Tensor, factors: torch.Tensor | None) -> Heads:
+        """Queries, keys and values, normed and turned."""
         w = self.weights
         heads = qkv.view(qkv.shape[0], self.total, -1)
         if w.qk_norm is None and w.full_norms is None:
@@ -207,7 +221,10 @@ class Transformer(Growing):
     def _step(self, work: Pass, cache: Cache, kind: tuple[Rope | None, int | None]) -> Step:
         rope, window = kind
         factors = self._rotations[rope].at(work.positions) if rope is not None else None
-        return Step(work, cache, views(work, window, self.dtype), factors)
+        if work.grid is None:
+            return Step(Ragged(work, cache, views(work, window, self.dtype)), factors)
+        behind = distances(work.grid, work.positions)
+        return Step(Padded(work.grid, behind, window, cache.rows), factors)
 
     def _logits(self, x: torch.Tensor, work: Pass) -> torch.Tensor:
         if work.plan is not None and not work.plan.logits:

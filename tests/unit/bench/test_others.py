@@ -89,6 +89,23 @@ def test_the_roofline_ends_in_json_and_its_figures_agree():
         assert found["share_of_limit"] == pytest.approx(seconds / (found["ms"]["1"] / 1e3), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(("--passes", "padded"), marks=pytest.mark.skipif(native.load() is None, reason="reads no memory")),
+        pytest.param(("--device", "cuda"), marks=pytest.mark.gpu),
+    ],
+    ids=str,
+)
+def test_the_roofline_measures_the_runner_on_padded_passes(where):
+    order = ["roofline", "--shapes", "1M", "--dtype", "bf16", "--rounds", "2", "--threads", "1", "--widths", "1,3"]
+    result = CliRunner().invoke(command, [*order, *where])
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout.splitlines()[-1])["cases"]
+    assert list(found["ms"]) == ["1", "3"]
+    assert 0 < found["share_of_limit"] < 1
+
+
 @pytest.mark.parametrize(("flag", "known"), [("--shapes", "125M"), ("--dtype", "int8")])
 def test_the_roofline_refuses_what_it_does_not_know(flag, known):
     problem = CliRunner().invoke(command, ["roofline", flag, "7T"]).exception

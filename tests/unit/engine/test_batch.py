@@ -10,7 +10,8 @@ from forerun.types import Peaks
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_the_lowest_of_the_best_tokens_and_its_logit(dtype):
     logits = torch.tensor([[0.5, 2.0, -1.0, 2.0], [3.0, 3.0, 3.0, 3.0], [-1.5, -2.0, -1.0, -8.0]], dtype=dtype)
-    assert peaks(logits) == Peaks([1, 0, 2], [2.0, 3.0, -1.0])
+    found = peaks(logits)
+    assert (found.best, found.peak) == ([1, 0, 2], [2.0, 3.0, -1.0])
     assert peaks(logits[:0]) == Peaks((), ())
 
 

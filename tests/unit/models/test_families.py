@@ -8,12 +8,13 @@ import torch
 import transformers
 
 from forerun.caches.contiguous import ContiguousCache
-from forerun.engine.batch import pack, unpack
+from forerun.engine.grid import Shaping
+from forerun.engine.runner import ModelRunner
 from forerun.models.families import FAMILIES
 from forerun.models.load import load_model
 from forerun.types import Work
 
-CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # it is, on a GPU
 VOCAB, LENGTH = 96, 24
 TREE = ((5, 9, 11, 7, 30, 31, 2), (-1, -1, 0, 0, 1, 3, 4))  # tokens, parents: two branches that fork again
 SMALL = {
@@ -96,15 +97,33 @@ def small_config(model_type, changes):
     return transformers.AutoConfig.for_model(model_type, **base | changes)
 
 
+KINDS = {  # how a pass runs; None: compiled where that is there
+    "": None,
+    "ragged": None,
+    "padded": Shaping(96),
+    "flex": Shaping(96, kernel="flex"),
+    "invariant": Shaping(96, invariant=True),
+}
+
+
 @pytest.fixture(scope="module", params=CASES)
-def pair(request, tmp_path_factory):
-    """(transformers' model, ours) with the same random weights."""
+def written(request, tmp_path_factory):
+    """Transformers' model, and the folder it was written to."""
     config = small_config(*CASES[request.param])
     theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     randomize(theirs)
     folder = tmp_path_factory.mktemp(request.param)
     theirs.save_pretrained(folder)
-    return SimpleNamespace(theirs=theirs, ours=load_model(folder))
+    return theirs, folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, written):
+    """(transformers' model, ours) with the same random weights, and how our passes are padded."""
+    theirs, folder = written
+    return SimpleNamespace(
+        theirs=theirs, ours=load_model(folder, compiled=not request.param), shaping=KINDS[request.param]
+    )
 
 
 def reference(model, tokens):
@@ -120,22 +139,16 @@ def prompt(length=LENGTH, seed=0):
 class Runner:
     """Passes over a cache of our own, all rows' logits."""
 
-    def __init__(self, model, slots=3):
-        self.model = model
-        self.cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, slots, 96)
+    def __init__(self, pair, slots=3):
+        self.cache = ContiguousCache(ContiguousCache.Options(), pair.ours.info.layout, slots, 96)
+        self.run = ModelRunner(pair.ours, self.cache, pair.shaping).run
 
     def open(self):
         return self.cache.open(())[0]
 
-    def run(self, *works):
-        work = pack(works, self.cache, CPU)
-        out = self.model.forward(work, self.cache)
-        self.cache.advance(work)
-        return unpack(works, out)
-
     def rows(self, slot, tokens, **options):
         tokens = tuple(tokens)
-        return self.run(Work(slot, tokens, logits=tuple(range(len(tokens))), **options))[0]
+        return self.run([Work(slot, tokens, logits=tuple(range(len(tokens))), **options)])[0]
 
     def commit(self, slot, tokens):
         out = self.rows(slot, tokens)
@@ -159,7 +172,7 @@ def path_to(node, tokens, parents):
 def test_full_pass_and_hidden_states(pair):
     tokens = prompt()
     theirs = reference(pair.theirs, tokens)
-    runner = Runner(pair.ours)
+    runner = Runner(pair)
     last = pair.ours.info.num_layers - 1
     out = runner.rows(runner.open(), tokens, hidden=(0, last - 1, last, -1))
     close(out.logits, theirs.logits[0])
@@ -170,7 +183,7 @@ def test_full_pass_and_hidden_states(pair):
 
 def test_chunks_then_single_rows(pair):
     tokens = prompt()
-    runner = Runner(pair.ours)
+    runner = Runner(pair)
     slot = runner.open()
     rows = [runner.commit(slot, tokens[:10]), runner.commit(slot, tokens[10:18])]
     rows += [runner.commit(slot, [token]) for token in tokens[18:]]
@@ -179,7 +192,7 @@ def test_chunks_then_single_rows(pair):
 
 def test_tree_then_an_accepted_path(pair):
     past, (tokens, parents) = prompt(12), TREE
-    runner = Runner(pair.ours)
+    runner = Runner(pair)
     slot = runner.open()
     runner.commit(slot, past)
     out = runner.rows(slot, tokens, parents=parents)
@@ -195,7 +208,7 @@ def test_tree_then_an_accepted_path(pair):
 
 def test_a_tree_that_grows_level_by_level(pair):
     past, (tokens, parents) = prompt(9), TREE
-    runner = Runner(pair.ours)
+    runner = Runner(pair)
     slot = runner.open()
     runner.commit(slot, past)
     rows = [
@@ -211,16 +224,17 @@ def test_a_tree_that_grows_level_by_level(pair):
 
 def test_requests_in_one_pass(pair):
     first, second, (tokens, parents) = prompt(13, seed=1), prompt(6, seed=2), TREE
-    runner = Runner(pair.ours)
+    runner = Runner(pair)
     a, b, c = runner.open(), runner.open(), runner.open()
     runner.commit(a, first)
     runner.commit(b, second)
     third = prompt(5, seed=3)
-    outs = runner.run(
+    works = [
         Work(a, tokens, parents, logits=(5, 6)),
         Work(b, (17,), logits=(0,), hidden=(-1,)),
         Work(c, tuple(third), logits=(4,)),
-    )
+    ]
+    outs = runner.run(works)
     for row, leaf in enumerate((5, 6)):
         path = [tokens[i] for i in path_to(leaf, tokens, parents)]
         close(outs[0].logits[row], reference(pair.theirs, first + path).logits[0, -1])

@@ -88,6 +88,14 @@ def test_norms():
     torch.testing.assert_close(LayerNorm(gain, offset, 1e-5)(x).double(), expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(24,), (3, 24)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+def test_a_norm_in_one_kernel_is_the_same_norm(shape, dtype, tolerance):
+    norm = RmsNorm(torch.randn(shape).to(dtype), 1e-3)
+    x = torch.randn(5, *shape).to(dtype)
+    torch.testing.assert_close(norm.fused(x), norm.plain(x), atol=tolerance, rtol=tolerance)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_rotation_is_the_rotation_of_halves(dtype):
     turning, positions = rope.default(6, 100.0), torch.tensor([0, 3, 41])

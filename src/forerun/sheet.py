@@ -1,0 +1,189 @@
+"""What a verifier may ask of p, asked ahead, so that a pass on a device brings the answers instead of the rows of p.
+
+Every node of a draft has p as it is, and what is left of it after each refused child (2211.17192, eq. 3). Of each of
+these the sheet asks for the next child's probability and for the token that the request's own number would draw. What
+is asked beyond that still finds the truth: the row is fetched then.
+Does not: judge anything; verifiers read its distributions as they read those on the host.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from forerun.errors import RequestError
+from forerun.host import fetch, send
+from forerun.rng import Purpose
+from forerun.sampling import STUCK, Path, Shaper, path_to
+from forerun.types import Context, Dist, Draft, Floats
+
+_NOTHING = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a sheet begins: at the last committed token with the target's draws, or inside a draft with a drafter's."""
+
+    purpose: Purpose = Purpose.TARGET
+    depth: int = 0
+    path: Path = ()  # tokens between the last committed one and the first row, itself included
+
+
+_ROOT = Start()
+
+
+class Sheet:
+    """A `Question` about the logits of a draft's root and nodes; `read` makes a `Target` of the answers."""
+
+    def __init__(
+        self, context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = (), start: Start = _ROOT
+    ) -> None:
+        self.draft, self.rng, self.greedy, self.start = draft, context.rng, context.sampling.greedy, start
+        self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+        self.rows = torch.empty(0)  # p [rows, vocab], on the device
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether there is anything that the best token of every row does not say."""
+        return not self.greedy or self.shaper.bends
+
+    def children(self, row: int) -> tuple[int, ...]:
+        """Drafted nodes below a row; row 0 is the root, row i + 1 node i."""
+        return self.draft.children(row - 1)
+
+    @cached_property
+    def numbers(self) -> list[float | None]:
+        """The number that each row's draw uses."""
+        start = self.start
+        return [self.rng.ahead(start.purpose, start.depth + depth) for depth in (0, *self.draft.depths)]
+
+    @cached_property
+    def stages(self) -> list[list[int]]:
+        """Rows that have something left after 0, 1, ... refused children."""
+        most = max(len(self.children(row)) for row in range(len(self.numbers)))
+        every = range(len(self.numbers))
+        return [[row for row in every if len(self.children(row)) >= refused] for refused in range(most + 1)]
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        bent, stuck = self.shaper.bent(logits, lambda row: (*self.start.path, *path_to(self.draft, row - 1)))
+        parts = [stuck if stuck is not None else bent.new_zeros(len(bent))]
+        if self.greedy:
+            best = bent.argmax(-1, keepdim=True)
+            parts += [best, (bent.gather(1, best) - bent.logsumexp(-1, keepdim=True)).exp()]
+        else:
+            self.rows = self.shaper.shape(bent)
+            parts += self._asked(self.rows)
+        return torch.cat([part.double().flatten() for part in parts])
+
+    def token(self, answers: torch.Tensor) -> torch.Tensor:
+        rows = len(self.numbers)
+        return answers[rows : rows + 1].long()
+
+    def _asked(self, p: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Per stage: the token that every row would draw, its probability, and that of the child to be judged next."""
+        for refused, rows in enumerate(self.stages):
+            yield from self._draw(p, [self.numbers[row] or 0.0 for row in rows])
+            judged = [i for i, row in enumerate(rows) if len(self.children(row)) > refused]
+            if judged:
+                nodes = [self.children(rows[i])[refused] for i in judged]
+                p = p[send(judged, p.device)]
+                yield p.gather(1, send([[self.draft.tokens[node]] for node in nodes], p.device))
+                p = self._left(p, nodes)
+
+    def _draw(self, p: torch.Tensor, numbers: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `rng.invert` does for one row."""
+        mass = p.cumsum(-1, dtype=torch.float64)
+        total = mass[:, -1:].contiguous()
+        at = torch.searchsorted(mass, send(numbers, p.device, mass.dtype)[:, None] * total, right=True)
+        tokens = torch.minimum(at, torch.searchsorted(mass, total))  # never one of zero mass
+        return tokens, p.gather(1, tokens)
+
+    def _left(self, p: torch.Tensor, nodes: Sequence[int]) -> torch.Tensor:
+        """As `Dist.minus` does for one row; row i was refused node i."""
+        rest = p.clone()
+        for row, q in enumerate(map(self.draft.drawn_from, nodes)):
+            if q.ids is not None:
+                rest[row].index_add_(0, send(q.ids, p.device), send(-q.probs, p.device, p.dtype))
+            elif isinstance(q.held, Stage):
+                rest[row] -= q.held.sheet.rows[q.held.row]
+            else:
+                rest[row] -= send(q.probs, p.device, p.dtype)
+        total = rest.clamp_(min=0).sum(-1, keepdim=True, dtype=torch.float64)
+        return torch.where(total > 0, rest / total.to(rest.dtype), p)
+
+    def read(self, answers: Floats) -> "Answers":
+        """The answers to this sheet; RequestError where bans leave no token at the root."""
+        count = len(self.numbers)
+        stuck, rest = answers[:count], answers[count:]
+        if stuck[0]:
+            raise RequestError(STUCK)
+        found = Answers(self, frozenset((np.flatnonzero(stuck) - 1).tolist()))
+        if self.greedy:
+            found.best, found.chances = [int(token) for token in rest[:count]], rest[count:].tolist()
+            return found
+        left = iter(rest.tolist())
+        for refused, rows in enumerate(self.stages):
+            tokens, masses = [int(next(left)) for _ in rows], [next(left) for _ in rows]
+            for row, token, mass in zip(rows, tokens, masses, strict=True):
+                found.stages[row, refused] = Stage(found, row, refused, token, mass)
+            for row in rows:
+                if len(self.children(row)) > refused:
+                    found.next[row, refused] = next(left)
+        return found
+
+
+class Answers:
+    """p after every node, as far as the host knows it. `stuck`: nodes after which bans leave nothing."""
+
+    def __init__(self, sheet: Sheet, stuck: frozenset[int]) -> None:
+        self.sheet, self.stuck = sheet, stuck
+        self.best: list[int] = []  # of every row, where the request is greedy
+        self.chances: list[float] = []  # of these
+        self.stages: dict[tuple[int, int], Stage] = {}  # by row and number of refused children
+        self.next: dict[tuple[int, int], float] = {}  # the same -> probability of the child that is judged next
+
+    def __getitem__(self, node: int) -> Dist:
+        return Dist.point(self.best[node + 1]) if self.best else Dist(self.stages[node + 1, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is left of p in one row after some refused children: a `types.Far`."""
+
+    answers: Answers
+    row: int
+    refused: int
+    token: int  # the one that the request's number draws
+    mass: float  # its probability
+
+    @property
+    def sheet(self) -> Sheet:
+        return self.answers.sheet
+
+    @property
+    def probs(self) -> Floats:
+        p = Dist(fetch(self.sheet.rows[self.row]))
+        for node in self.sheet.children(self.row)[: self.refused]:
+            p = p.minus(self.sheet.draft.drawn_from(node))
+        return p.probs
+
+    def prob(self, token: int) -> float | None:
+        if token == self.token:
+            return self.mass
+        return self.answers.next.get((self.row, self.refused)) if token == self._judged()[0] else None
+
+    def drawn(self, number: float) -> int | None:
+        return self.token if number == self.sheet.numbers[self.row] else None
+
+    def minus(self, q: Dist) -> Dist | None:
+        return Dist(self.answers.stages[self.row, self.refused + 1]) if q is self._judged()[1] else None
+
+    def _judged(self) -> tuple[int, Dist | None]:
+        """Token and q of the child that is judged next."""
+        children, draft = self.sheet.children(self.row), self.sheet.draft
+        if self.refused == len(children):
+            return -1, None
+        node = children[self.refused]
+        return draft.tokens[node], draft.drawn_from(node)

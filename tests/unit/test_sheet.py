@@ -1,0 +1,202 @@
+"""Answers asked ahead are those of the rows on the host: same numbers, same verdict, same law, one transfer a pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forerun import host
+from forerun.errors import RequestError
+from forerun.models.toy import ToyModel
+from forerun.rng import CounterRng, Purpose, invert
+from forerun.sampling import Rows
+from forerun.sheet import Sheet, Start
+from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
+from forerun.types import Context, Dist, Draft, Output, Sampling
+from forerun.verifiers import VERIFIERS
+from forerun.verifiers.match import MatchVerifier
+from forerun.verifiers.rejection import RejectionVerifier
+
+V = 11
+CHAIN, FORKS = (-1, 0, 1, 2), (-1, -1, -1, 0, 0, 1, 3, 3)
+SAMPLINGS = {
+    "plain": Sampling(),
+    "cut": Sampling(temperature=0.7, top_k=6, top_p=0.9, min_p=0.02),
+    "bans": Sampling(bad_words=((3,), (1, 2)), repetition_penalty=1.3, logit_bias={4: 2.0, 5: -1.0}),
+    "few": Sampling(allowed_tokens=(1, 2, 7), no_repeat_ngram=2),
+    "greedy": Sampling(temperature=0, bad_words=((3,),), presence_penalty=0.5),
+}
+BENT = ("bans", "few", "greedy")  # what may be drawn depends on the tokens before it, which the host has to see
+VERIFY = {"match": MatchVerifier, "rejection": RejectionVerifier}
+
+
+class Waiting(TorchDispatchMode):
+    """Which operations ran that hand a device's number to the host by themselves."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "bincount")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        places = args[1] if name in {"index", "index_put_"} else ()
+        by_mask = any(isinstance(at, torch.Tensor) and at.dtype is torch.bool for at in places)
+        if name.startswith(self.NAMES) or by_mask:
+            self.seen.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_operation_that_waits_is_seen():
+    with Waiting() as waiting:
+        assert torch.ones(3).sum().item() == 3
+        assert torch.ones(3)[torch.ones(3) > 0].shape == (3,)
+    assert waiting.seen == {"_local_scalar_dense", "index"}
+
+
+def row_of(rng):
+    """A distribution of a few tokens or of many."""
+    mass = rng.dirichlet(np.ones(V)) * (rng.random(V) < rng.choice([0.5, 1.0]))
+    mass[rng.integers(V)] += 0.1
+    return (mass / mass.sum()).astype(np.float32)
+
+
+def draft_of(rng, parents, kind):
+    """Tokens chosen, or drawn from a dense q, or from one that lies with other logits."""
+    tokens, q = [], []
+    for _ in parents:
+        row = row_of(rng)
+        token = int(rng.choice(V, p=row.astype(np.float64) / row.astype(np.float64).sum()))
+        if kind == "far":
+            context = Context(0, (1,), 1, Sampling(), CounterRng(int(rng.integers(1 << 30))))
+            sheet = Sheet(context, start=Start(Purpose.DRAFT, 1))
+            q.append(sheet.read(host.fetch(sheet(torch.from_numpy(np.log(row + 1e-9))[None])))[-1])
+            token = context.rng.categorical(q[-1], Purpose.DRAFT, 1)
+        elif kind == "sparse":
+            ids = np.flatnonzero(row)
+            q.append(Dist(row[ids], ids))
+        else:
+            q.append(Dist(row))
+        tokens.append(token)
+    drawn = None if kind == "chosen" else tuple(q)
+    return Draft(tuple(tokens), parents, drawn)
+
+
+def both(sampling, draft, seed):
+    """(rows on the host, answers asked ahead) for the same logits and numbers."""
+    logits = torch.randn(len(draft) + 1, V, generator=torch.Generator().manual_seed(seed)) * 2
+    context = Context(0, (1, 3, 1), 2, sampling, CounterRng(seed))
+    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()))
+    sheet = Sheet(context, draft, (0,))
+    return Rows(output, context, draft, (0,)), lambda: sheet.read(host.fetch(sheet(logits))), context.rng
+
+
+def test_every_verifier_is_here():
+    assert set(VERIFY) == set(VERIFIERS.table)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kind", ["chosen", "dense", "sparse", "far"])
+@pytest.mark.parametrize("parents", [(), CHAIN, FORKS], ids=["nothing", "chain", "tree"])
+def test_same_numbers_same_verdict(sampling, kind, parents, monkeypatch):
+    met = set()
+    for seed in range(40):
+        draft = draft_of(np.random.default_rng(seed), parents, kind)
+        near, ask, rng = both(SAMPLINGS[sampling], draft, seed)
+        rules = [(name, rule(rule.Options())) for name, rule in VERIFY.items()]
+        expected = [rule.verify([draft], [near], [rng]) for _, rule in rules]
+        far, asked = ask(), []
+        for name in ("forerun.host.fetch", "forerun.sheet.fetch"):
+            monkeypatch.setattr(name, asked.append)
+        for (name, rule), verdict in zip(rules, expected, strict=True):
+            assert rule.verify([draft], [far], [rng]) == verdict
+            met.add((name, verdict[0].path))
+        assert not asked
+        monkeypatch.undo()
+    if parents and sampling == "plain":
+        assert "rejection" in {name for name, path in met if path}, "nothing was accepted; the test shows nothing"
+
+
+def test_what_was_not_asked_is_fetched():
+    draft = draft_of(np.random.default_rng(1), FORKS, "dense")
+    near, ask, rng = both(Sampling(), draft, 1)
+    far, q = ask(), Dist(row_of(np.random.default_rng(2)))
+    for node in range(-1, len(draft)):
+        assert np.array_equal(far[node].probs, near[node].probs)
+        assert [far[node].prob(t) for t in range(V)] == [near[node].prob(t) for t in range(V)]
+        assert np.array_equal(far[node].minus(q).probs, near[node].minus(q).probs)
+        assert rng.categorical(far[node], Purpose.DRAFT, 5) == rng.categorical(near[node], Purpose.DRAFT, 5)
+    refused = [p[-1].minus(draft.drawn_from(0)).minus(draft.drawn_from(1)) for p in (far, near)]
+    assert refused[0].far is not None
+    np.testing.assert_allclose(refused[0].probs, refused[1].probs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0.0, 0.25, 0.5, 1 - 2**-53])
+def test_a_draw_at_an_edge_is_the_one_of_the_host(number):
+    p = np.array([0, 0.25, 0, 0.25, 0.5, 0], np.float32)
+    sheet = Sheet(Context(0, (1,), 1, Sampling(), CounterRng(0)))
+    sheet.numbers = [number]
+    found = sheet.read(host.fetch(sheet(torch.from_numpy(p).log()[None])))
+    assert found[-1].far.drawn(number) == invert(Dist(p), number)
+
+
+def test_bans_that_leave_nothing_are_found():
+    nothing = Sampling(bad_words=tuple((token,) for token in range(V)))
+    with pytest.raises(RequestError, match="leave no token"):
+        both(nothing, Draft(), 0)[1]()
+    late = Sampling(bad_words=tuple((7, token) for token in range(V)))
+    context = Context(0, (1,), 1, late, CounterRng(0))
+    sheet = Sheet(context, Draft((7, 2), (-1, 0)))
+    assert sheet.read(host.fetch(sheet(torch.zeros(3, V)))).stuck == {0}
+
+
+@pytest.mark.parametrize("verifier", ["match", "rejection"])
+@pytest.mark.parametrize("drafter", ["ngram:min_match=1", "draft-model:model=toy:100,depth=2", BushyDrafter])
+@pytest.mark.parametrize("bans", [(), ((0, 0), (0, 1), (0, 2))], ids=["free", "dead ends"])
+def test_padded_passes_have_the_law_of_plain_decoding(drafter, verifier, bans):
+    sampling = Sampling(max_tokens=3, bad_words=bans)
+
+    def law(engine):
+        def run(rngs):
+            texts = engine.build().write([Ask((0, 1, 2, 0, 1), sampling, rng) for rng in rngs])
+            return [(text.tokens, text.finish_reason) for text in texts]
+
+        return outcomes(run, 32)
+
+    drafted = Toy(drafter=drafter, verifier=verifier)
+    assert distance(law(drafted.plain()), law(drafted.resized(passes="padded"))) < 1e-9
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        "none",
+        "ngram:min_match=1",
+        "draft-model:model=toy:100:11,depth=3",
+        "draft-model:model=toy:100:11,depth=2,width=2",
+    ],
+)
+def test_a_seed_writes_the_same_text_padded_and_ragged_and_waits_seldom(drafter, sampling, monkeypatch):
+    engine = Toy(drafter=drafter, model=ToyModel(V, 4))
+    asks = [Ask((1, 2, 3)[: 1 + i], replace(SAMPLINGS[sampling], seed=i, max_tokens=15)) for i in range(3)]
+    ragged = engine.build().write(asks)
+    fetched, real = [], host.fetch
+
+    def counted(tensor):
+        fetched.append(tensor)
+        return real(tensor)
+
+    for module in ("host", "sheet", "sampling", "drafters.draft_model"):
+        monkeypatch.setattr(f"forerun.{module}.fetch", counted)
+    rig = engine.resized(passes="padded").build()
+    with Waiting() as waiting:
+        padded = rig.write(asks)
+    assert not waiting.seen
+    assert [t.tokens for t in padded] == [t.tokens for t in ragged]
+    assert rig.engine.stats.draft_failures == 0
+    waits = 1 if drafter == "none" or "ngram" in drafter else 4 if "width" in drafter or sampling in BENT else 2
+    assert 3 < len(fetched) <= waits * rig.engine.stats.steps  # the target's, and a draft's: one in all, or per level
