@@ -4,7 +4,8 @@ The only place that knows all families; the engine knows contracts, and members 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from forerun.config import PADDED, Choice, Config, choose
 from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
+from forerun.engine.costs import measure
 from forerun.engine.engine import Engine, Limits, Members
 from forerun.engine.grid import WIDE, Shaping
 from forerun.engine.guard import Guard
@@ -26,7 +28,7 @@ from forerun.models.native import cores, threads_for
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Setup
+from forerun.types import Costs, Setup
 from forerun.verifiers import VERIFIERS
 
 FAMILIES: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
@@ -112,7 +114,13 @@ def setup_for(config: Config, model: Model) -> Setup:
         second = _load(config, folder, dtype)
         return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
 
+    @cache
+    def costs() -> Costs:
+        alone = replace(config, max_requests=1)
+        return measure(_runner(model, choose(CACHES, "contiguous"), alone, length), length)
+
     return Setup(
+        costs=costs,
         vocab=model.info.vocab_size,
         context_length=length,
         eos=model.info.eos,

@@ -3,6 +3,7 @@
 Does not: hold anything that changes. Per-request state lives in `engine/request.py`, tokens in caches.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -497,6 +498,20 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a pass by its rows."""
+
+    rows: tuple[int, ...]  # ascending, two or more
+    seconds: tuple[float, ...]  # never falling
+
+    def of(self, rows: int) -> float:
+        """Between two measured widths by a straight line, which goes on behind the last."""
+        at = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
+        (first, second), (low, high) = self.rows[at - 1 : at + 1], self.seconds[at - 1 : at + 1]
+        return low + (high - low) * (rows - first) / (second - first)
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """What a member may use while it is built."""
 
@@ -507,6 +522,7 @@ class Setup:
     device: "torch.device"
     dtype: "torch.dtype"
     open_model: Callable[[str, str, str], Runner]  # a second model: (folder or toy name, name of a cache, dtype)
+    costs: Callable[[], Costs]  # of the target's passes; measured when they are first asked for
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names

@@ -25,6 +25,7 @@ from forerun.bench import machine
 from forerun.bench.figures import Spread
 from forerun.caches.contiguous import ContiguousCache
 from forerun.config import PADDED
+from forerun.engine import costs
 from forerun.engine.batch import pack
 from forerun.engine.grid import Shaping
 from forerun.engine.runner import ModelRunner
@@ -156,10 +157,7 @@ def build_plain(shape: str, dtype: str, device: torch.device) -> Transformer:
     return assemble(recipe, Noise(recipe), replace(info, rounded=dtype if dtype in {"int8", "int4"} else ""))
 
 
-Timed = Callable[[], object]
-
-
-def compiled_passes(model: NativeTransformer, order: Order) -> dict[int, Timed]:
+def compiled_passes(model: NativeTransformer, order: Order) -> dict[int, costs.Timed]:
     """One call per width, after a context."""
     cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, order.context + max(order.widths))
     slot, _ = cache.open(())
@@ -175,21 +173,12 @@ def compiled_passes(model: NativeTransformer, order: Order) -> dict[int, Timed]:
     return {width: partial(model.forward, work, cache) for width, work in passes.items()}
 
 
-def padded_passes(model: Transformer, order: Order) -> dict[int, Timed]:
-    """The same through the engine's runner; what a pass wrote is forgotten after it."""
+def padded_passes(model: Transformer, order: Order) -> dict[int, costs.Timed]:
+    """The same through the engine's runner."""
     length = order.context + max(order.widths)
     cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, length)
     runner = ModelRunner(model, cache, Shaping(length, order.passes == "invariant"))
-    slot, _ = cache.open(())
-    prompt = tuple(range(order.context))
-    runner.run([Work(slot, prompt, logits=())])
-    cache.keep(slot, prompt, range(order.context))
-
-    def step(width: int) -> None:
-        runner.run([Work(slot, tuple(range(width)), logits=tuple(range(width)))])
-        cache.keep(slot, (), ())
-
-    return {width: partial(step, width) for width in order.widths}
+    return costs.passes(runner, order.widths, order.context)
 
 
 def read_speed(device: str, threads: int) -> Callable[[], float]:
@@ -222,14 +211,10 @@ def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
         passes = compiled_passes(compiled, order)
     times: dict[int, list[float]] = {width: [] for width in order.widths}
     speed, speeds = read_speed(order.device, threads), []
-    widths = list(order.widths)
     for turn in track(range(order.rounds + 1), f"{shape} {dtype}", console=Console(stderr=True), transient=True):
         speeds.append(speed())
-        at = turn % len(widths)
-        for width in widths[at:] + widths[:at]:
-            began = perf_counter()
-            passes[width]()
-            times[width].append(perf_counter() - began)
+        for width, seconds in costs.timed(passes, turn).items():
+            times[width].append(seconds)
     return _figures(model.info, order, {width: found[1:] for width, found in times.items()}, speeds) | {
         "shape": shape,
         "dtype": dtype,

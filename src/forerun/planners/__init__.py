@@ -7,5 +7,6 @@ PLANNERS = Registry(
     __name__,
     {
         "fixed": "fixed:FixedPlanner",
+        "free": "free:FreePlanner",
     },
 )
