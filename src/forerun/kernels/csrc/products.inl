@@ -41,12 +41,11 @@ INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Ac
     vi sums[R * P][2];
     unroll<R * P>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
     for (int64_t i = 0; i < steps; ++i, tile += 128) {
-        if constexpr (R == 1) {
-            __builtin_prefetch(tile + LEAD, 0, 3);
-            __builtin_prefetch(tile + LEAD + 64, 0, 3);
-        } else {
-            __builtin_prefetch(tile + LEAD, 0, 2);
-            __builtin_prefetch(tile + LEAD + 64, 0, 2);
+        __builtin_prefetch(tile + LEAD, 0, 2);
+        __builtin_prefetch(tile + LEAD + 64, 0, 2);
+        if constexpr (R <= 2) {
+            __builtin_prefetch(tile + NEAR, 0, 3);
+            __builtin_prefetch(tile + NEAR + 64, 0, 3);
         }
 #if defined(__AVX512VNNI__)
         const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
@@ -155,7 +154,10 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
 INLINE void expand_step(const uint8_t* tile, uint8_t* out) {
     for (int64_t half = 0; half < 2; ++half) {
 #if defined(__AVX512BW__)
-        for (int line = 0; line < 9; ++line) __builtin_prefetch(tile + LEAD_FOUR + 64 * (9 * half + line), 0, 3);
+        for (int line = 0; line < 9; ++line) {
+            __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * (9 * half + line), 0, 2);
+            __builtin_prefetch(tile + NEAR_FOUR + 64 * (9 * half + line), 0, 3);
+        }
         const __m512i nibble = _mm512_set1_epi8(0x0f), ones = _mm512_set1_epi32(0x01010101);
         __m512i by[2], add[2];  // the multiplier of each output in all words, 128 - 8 (or 7) x multiplier in all bytes
         for (int g = 0; g < 2; ++g) {
@@ -201,7 +203,10 @@ INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Act
     vi totals[R][2];
     unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
     for (int64_t i = 0; i < m.inputs; i += 64, tile += FOUR, x += 64, groups += 2) {
-        unroll<17>([&](auto line) { __builtin_prefetch(tile + LEAD_FOUR + 64 * line.value, 0, 3); });
+        unroll<17>([&](auto line) {
+            __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * line.value, 0, 2);
+            __builtin_prefetch(tile + NEAR_FOUR + 64 * line.value, 0, 3);
+        });
         vi sums[R][2][2];
         unroll<R>([&](auto r) {
             unroll<2>([&](auto g) {
