@@ -140,7 +140,7 @@ struct Workspace {
     std::vector<float> x, before, a, b, turns;
     std::vector<int8_t> quantized;
     std::vector<uint16_t> halves;
-    std::vector<std::vector<uint8_t>> wide;  // per thread: a tile of INT4 as one of INT8
+    std::vector<std::vector<uint8_t>> wide;  // per thread: tiles of INT4 as those of INT8
     std::vector<float> scales;
     std::vector<Peak> crowns;  // of each part of a row of logits
     std::vector<int32_t> sums, groups;

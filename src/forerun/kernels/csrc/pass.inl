@@ -28,6 +28,7 @@ constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
 constexpr int64_t NEAR = 2 * 1024;  // the same into the first cache, where one row is quickly done with them
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
+constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.

@@ -269,7 +269,6 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
 #if defined(__AMX_INT8__)
 
 constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
-constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache
 constexpr int64_t SOON = 64;          // lines of weights that are asked for while those of a tile become outputs
 
 // Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
@@ -416,15 +415,16 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
             sweep_some((int)std::min<int64_t>(most, rows - row), m, {t, t + 1}, in, row, done);
 }
 
-// A matrix of one tile, that of INT4 number t made wide in `room`, with everything that belongs to its outputs.
-Matrix one_tile(const Matrix& m, int64_t t, std::vector<uint8_t>& room) {
-    const int64_t bytes = tile_bytes(Kind::INT8, m.inputs);
-    if ((int64_t)room.size() < bytes + SLACK) room.resize(bytes + SLACK);
-    expand(m.data + t * tile_bytes(m.kind, m.inputs), m.inputs, room.data());
-    return {Kind::INT8, TILE, m.inputs, room.data(), m.scale + t * TILE, m.bias ? m.bias + t * TILE : nullptr};
+// A matrix of some tiles of one of INT4, made wide in `room`, with everything that belongs to their outputs.
+Matrix widened(const Matrix& m, Share tiles, std::vector<uint8_t>& room) {
+    const int64_t bytes = tile_bytes(Kind::INT8, m.inputs), count = tiles.end - tiles.begin, first = tiles.begin * TILE;
+    if ((int64_t)room.size() < count * bytes + SLACK) room.resize(count * bytes + SLACK);
+    for (int64_t i = 0; i < count; ++i)
+        expand(m.data + (tiles.begin + i) * tile_bytes(m.kind, m.inputs), m.inputs, room.data() + i * bytes);
+    return {Kind::INT8, count * TILE, m.inputs, room.data(), m.scale + first, m.bias ? m.bias + first : nullptr};
 }
 
-// The same for every kind of matrix; `room` is for a tile.
+// The same for every kind of matrix; `room` is for some tiles.
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, std::vector<uint8_t>& room, Done done) {
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
@@ -435,8 +435,12 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, s
 #if defined(__AMX_INT8__)
     if (rows && rows <= 32) return tile_product<Kind::INT4, 1>(m, mine, in, rows, done);
 #endif
-    for (int64_t t = mine.begin; t < mine.end; ++t)
-        product_stored(one_tile(m, t, room), in, rows, {0, 1}, [&](int64_t r, int64_t, vf low, vf high) { done(r, t, low, high); });
+    const int64_t band = std::max<int64_t>(1, BAND / tile_bytes(Kind::INT8, m.inputs));
+    for (int64_t t = mine.begin; t < mine.end; t += band) {
+        const int64_t count = std::min(band, mine.end - t);
+        product_stored(widened(m, {t, t + count}, room), in, rows, {0, count},
+                       [&](int64_t r, int64_t i, vf low, vf high) { done(r, t + i, low, high); });
+    }
 }
 
 // A row as whole numbers times a scale, padded with zeros to the 64 inputs that a step of the widest product takes; in
