@@ -9,6 +9,7 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from forerun.caches.contiguous import ContiguousCache
 from forerun.caches.paged import PagedCache
@@ -191,6 +192,17 @@ def test_int8_stays_near_the_float_model(models):
         p = exact.softmax(-1)
         divergence = (p * (exact.log_softmax(-1) - near.log_softmax(-1))).sum(-1).mean()
         assert 0 < divergence < 0.02
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_one_broken_output_reaches_the_logits(tmp_path, dtype, value):
+    path = save(tmp_path, "llama") / "model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.0.mlp.up_proj.weight"][5, 7] = value  # one of the 72 inputs of the next matrix
+    save_file(weights, path, {"format": "pt"})
+    _, logits = feed(opened(load_model(tmp_path, dtype)), list(range(6)))
+    assert not logits.isfinite().all(-1).any()
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])

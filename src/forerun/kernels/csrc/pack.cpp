@@ -84,6 +84,13 @@ float largest(const float* values, int64_t count) {  // without its sign; of a m
     return *std::max_element(lanes, lanes + LANES);
 }
 
+float odd(const float* values, int64_t count) {  // zero, or NaN where a value is not finite; of a multiple of LANES
+    float lanes[LANES] = {};
+    for (int64_t i = 0; i < count; i += LANES)
+        for (int j = 0; j < LANES; ++j) lanes[j] += values[i + j] - values[i + j];
+    return sum(lanes);
+}
+
 // The square of what is lost when weights become whole numbers from `low` to `high` times `unit`.
 float loss(const float* values, int64_t count, float unit, float inverse, float low, float high) {
     float lanes[LANES] = {};
@@ -275,10 +282,11 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
         Four four(padded);
         for (int64_t r = from; r < end; ++r) {
             widen(source, kind, r * inputs_, inputs_, padded, values.data());
+            const float broken = odd(values.data(), padded);  // weights that are not finite must not look as if they were
             if (kind_ == Kind::INT8) {
                 const float top = top_of_eight(values.data(), padded, scales);
                 round_all(values.data(), padded, top > 0 ? EIGHT / top : 0.0f, -EIGHT, EIGHT, four.wholes.data());
-                put_eight(to[r], four.wholes.data(), top / EIGHT);
+                put_eight(to[r], four.wholes.data(), top / EIGHT + broken);
                 continue;
             }
             float most = 0;
@@ -290,7 +298,7 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
             }
             fit(values.data(), tops, groups(), most / MULTIPLIER_MAX, false, four);
             if (scales == Scales::LEAST_SQUARES) fit_best(values.data(), tops, groups(), four);
-            put_four(to[r], four.wholes.data(), four.multipliers.data(), four.scale);
+            put_four(to[r], four.wholes.data(), four.multipliers.data(), four.scale + broken);
         }
     });
 }

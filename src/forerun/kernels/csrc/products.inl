@@ -446,8 +446,12 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, s
 // A row as whole numbers times a scale, padded with zeros to the 64 inputs that a step of the widest product takes; in
 // two parts, `stride` apart, of which the first counts 256 times. `totals`: the sum of each part.
 void quantize(const float* x, int64_t width, int parts, int8_t* out, int64_t stride, float& scale, int32_t* totals) {
-    vf most = zero();
-    for (int64_t i = 0; i < width; i += 16) most = larger(most, magnitude(load(x + i)));
+    vf most = zero(), odd = zero();
+    for (int64_t i = 0; i < width; i += 16) {
+        const vf v = load(x + i);
+        most = larger(most, magnitude(v));  // which forgets a NaN
+        odd += v - v;
+    }
     const float top = largest(most), levels = parts == 1 ? 127 : 127 * 256, inverse = top > 0 ? levels / top : 0.0f;
     vi sums[2] = {};
     auto put = [](vi q, int8_t* to) {
@@ -468,13 +472,12 @@ void quantize(const float* x, int64_t width, int parts, int8_t* out, int64_t str
         sums[0] += q;
         put(q, out + i);
     }
-    scale = top / levels;
+    scale = top / levels + sum(odd);
     for (int part = 0; part < parts; ++part) {
         std::fill(out + part * stride + width, out + part * stride + round_up(width, 64), (int8_t)0);
         totals[part] = 0;
         for (int j = 0; j < 16; ++j) totals[part] += sums[part][j];
     }
-    if (!(top <= std::numeric_limits<float>::max())) scale = std::numeric_limits<float>::quiet_NaN();
 }
 
 // The sum of every group of inputs of a row.
