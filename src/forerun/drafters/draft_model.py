@@ -132,16 +132,16 @@ class DraftModelDrafter(Drafter):
         def steps() -> Iterator[list[Work]]:
             for depth in range(self.options.depth):
                 growing = [g for g in active if g.budget > depth]
-                sheets = [Sheet(g.context, eos=self.eos, start=Start(Purpose.DRAFT, depth)) for g in growing]
-                asked.append(list(zip(growing, sheets, strict=True)))
                 if not growing:
                     return
+                sheets = [Sheet(g.context, eos=self.eos, start=Start(Purpose.DRAFT, depth)) for g in growing]
+                asked.append(list(zip(growing, sheets, strict=True)))
                 yield [self._link(g, depth, sheet) for g, sheet in asked[-1]]
                 if depth == 0:
                     for growth in growing:
                         self._settle(growth)
 
-        for pairs, outputs in zip(asked, self.runner.follow(steps()), strict=False):
+        for pairs, outputs in zip(asked, self.runner.follow(steps()), strict=True):
             for (growth, sheet), output in zip(pairs, outputs, strict=True):
                 if growth.level:
                     self._extend(growth, sheet, output)

@@ -281,27 +281,33 @@ def test_a_replayed_graph_says_what_the_step_says(folders, monkeypatch, shaping)
         torch.testing.assert_close(graph, eager, atol=1e-5, rtol=1e-5)
 
 
+def waiting(fetch):
+    """`fetch` as the one call that may wait for the device."""
+
+    def allowed(tensor):
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return fetch(tensor)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    return allowed
+
+
 @pytest.mark.gpu
 def test_the_second_step_captures_nothing_and_waits_once(folders, monkeypatch):
     model = load_model(folders["llama"], "float32", "cuda")
     runner = opened(model, PADDED)
     slot, _ = feed(runner, some(9))
-    real, captured = host.fetch, []
+    captured = []
 
     def step(token):
         runner.run([Work(slot, (token,), logits=(0,))])
         runner.cache.keep(slot, (token,), (0,))
 
-    def allowed(tensor):
-        torch.cuda.set_sync_debug_mode("default")
-        try:
-            return real(tensor)
-        finally:
-            torch.cuda.set_sync_debug_mode("error")
-
     step(1)
     monkeypatch.setattr(runners, "capture", lambda *_: captured.append(1))
-    monkeypatch.setattr(host, "fetch", allowed)
+    monkeypatch.setattr(host, "fetch", waiting(host.fetch))
     torch.cuda.set_sync_debug_mode("error")
     try:
         step(2)
@@ -319,15 +325,7 @@ def test_an_engine_waits_in_one_place(folders, monkeypatch, drafter, temperature
     engine = rig(folders, {"llama": model}, "padded", drafter)
     asks = [replace(ask, sampling=replace(ask.sampling, temperature=temperature)) for ask in ASKS[:3]]
     first = engine.write(asks)
-    real = host.fetch
-
-    def allowed(tensor):
-        torch.cuda.set_sync_debug_mode("default")
-        try:
-            return real(tensor)
-        finally:
-            torch.cuda.set_sync_debug_mode("error")
-
+    allowed = waiting(host.fetch)
     for module in ("host", "sheet", "sampling", "drafters.draft_model"):
         monkeypatch.setattr(f"forerun.{module}.fetch", allowed)
     torch.cuda.set_sync_debug_mode("error")
