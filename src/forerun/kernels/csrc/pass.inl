@@ -26,7 +26,8 @@ namespace {
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
-constexpr int64_t NEAR = 2 * 1024;  // the same into the first cache, where one row is quickly done with them
+constexpr int64_t NEAR = 512;       // the same where vectors read two tiles side by side, into the first cache
+constexpr int FEW = 4;              // rows of whole numbers up to which they do; tile registers from there on
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory

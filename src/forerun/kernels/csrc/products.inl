@@ -1,5 +1,13 @@
 // Products of packed matrices and rows of activations. Included by pass.inl.
 
+// What vectors read comes into the second cache, then into the first.
+INLINE void ask(const uint8_t* at) {
+    __builtin_prefetch(at + NEAR, 0, 3);
+    __builtin_prefetch(at + NEAR + 64, 0, 3);
+    __builtin_prefetch(at + 8 * NEAR, 0, 2);
+    __builtin_prefetch(at + 8 * NEAR + 64, 0, 2);
+}
+
 template <Kind K, int R>
 INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& in, int64_t row, vf (&out)[R][2]) {
     const float* x = in.floats + row * in.width;
@@ -33,40 +41,64 @@ INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row
     });
 }
 
-template <int R, int P>
-INLINE void whole_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row,
-                       vf (&out)[R][2]) {
+// Sums of R rows and T tiles side by side, which the memory serves better than one. Loops that the compiler unrolls,
+// not lambdas: of these it may not inline all, and then the sums live in memory.
+template <int T, int R, int P, typename Done>
+INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
+    const int64_t next = tile_bytes(m.kind, m.inputs), steps = (m.inputs + 3) / 4;
+    const uint8_t* tile = m.data + t * next;
     const int8_t* x = in.whole + row * P * in.stride;
-    const int64_t steps = (m.inputs + 3) / 4;
-    vi sums[R * P][2];
-    unroll<R * P>([&](auto r) { sums[r.value][0] = sums[r.value][1] = vi{}; });
-    for (int64_t i = 0; i < steps; ++i, tile += 128) {
-        __builtin_prefetch(tile + LEAD, 0, 2);
-        __builtin_prefetch(tile + LEAD + 64, 0, 2);
-        if constexpr (R <= 2) {
-            __builtin_prefetch(tile + NEAR, 0, 3);
-            __builtin_prefetch(tile + NEAR + 64, 0, 3);
-        }
+    vi sums[T][R * P][2] = {};
+    for (int64_t i = 0; i < steps; ++i, tile += 128, x += 4) {
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n) {
+            const uint8_t* at = tile + n * next;
+            ask(at);
 #if defined(__AVX512VNNI__)
-        const __m512i low = _mm512_loadu_si512(tile), high = _mm512_loadu_si512(tile + 64);
-        unroll<R * P>([&](auto r) {
-            int32_t four; std::memcpy(&four, x + r.value * in.stride + 4 * i, 4);
-            const __m512i b = _mm512_set1_epi32(four);
-            sums[r.value][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][0], low, b);
-            sums[r.value][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r.value][1], high, b);
-        });
+            const __m512i low = _mm512_loadu_si512(at), high = _mm512_loadu_si512(at + 64);
+#pragma GCC unroll 8
+            for (int r = 0; r < R * P; ++r) {
+                int32_t four; std::memcpy(&four, x + r * in.stride, 4);
+                const __m512i b = _mm512_set1_epi32(four);
+                sums[n][r][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[n][r][0], low, b);
+                sums[n][r][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[n][r][1], high, b);
+            }
 #else
-        unroll<R * P>([&](auto r) {
-            const int8_t* four = x + r.value * in.stride + 4 * i;
-            for (int half = 0; half < 2; ++half)
-                for (int j = 0; j < 16; ++j) {
-                    const uint8_t* w = tile + 64 * half + 4 * j;
-                    sums[r.value][half][j] += w[0] * four[0] + w[1] * four[1] + w[2] * four[2] + w[3] * four[3];
-                }
-        });
+            for (int r = 0; r < R * P; ++r)
+                for (int half = 0; half < 2; ++half)
+                    for (int j = 0; j < 16; ++j) {
+                        const uint8_t* w = at + 64 * half + 4 * j;
+                        const int8_t* four = x + r * in.stride;
+                        sums[n][r][half][j] += w[0] * four[0] + w[1] * four[1] + w[2] * four[2] + w[3] * four[3];
+                    }
 #endif
+        }
     }
-    unroll<R>([&](auto r) { widen<P>(m, t, in, row + r.value, sums + P * r.value, out[r.value]); });
+    vi kept[T][R * P][2];  // whose address may be taken
+#pragma GCC unroll 2
+    for (int n = 0; n < T; ++n)
+#pragma GCC unroll 8
+        for (int r = 0; r < R * P; ++r) {
+            kept[n][r][0] = sums[n][r][0];
+            kept[n][r][1] = sums[n][r][1];
+        }
+    for (int n = 0; n < T; ++n)
+        for (int r = 0; r < R; ++r) {
+            vf out[2];
+            widen<P>(m, t + n, in, row + r, kept[n] + P * r, out);
+            if (m.bias) {
+                out[0] += load(m.bias + (t + n) * TILE);
+                out[1] += load(m.bias + (t + n) * TILE + 16);
+            }
+            done(row + r, t + n, out[0], out[1]);
+        }
+}
+
+template <int R, int P, typename Done>
+INLINE void whole_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
+    int64_t t = tiles.begin;
+    if constexpr (R * P <= FEW) for (; t + 2 <= tiles.end; t += 2) whole_tiles<2, R, P>(m, t, in, row, done);
+    if constexpr (R * P <= ROWS) for (; t < tiles.end; ++t) whole_tiles<1, R, P>(m, t, in, row, done);
 }
 
 template <int R, typename Done>
@@ -76,11 +108,7 @@ INLINE void tile_rows(const Matrix& m, int64_t t, const Activations& in, int64_t
     switch (m.kind) {
         case Kind::F32: float_tile<Kind::F32, R>(tile, m.inputs, in, row, out); break;
         case Kind::F16: float_tile<Kind::F16, R>(tile, m.inputs, in, row, out); break;
-        case Kind::BF16: float_tile<Kind::BF16, R>(tile, m.inputs, in, row, out); break;
-        default:
-            if (in.parts == 1) whole_tile<R, 1>(tile, m, t, in, row, out);
-            else whole_tile<R, 2>(tile, m, t, in, row, out);
-            break;
+        default: float_tile<Kind::BF16, R>(tile, m.inputs, in, row, out); break;
     }
     if (m.bias) {
         const vf low = load(m.bias + t * TILE), high = load(m.bias + t * TILE + 16);
@@ -126,9 +154,10 @@ INLINE void float_pair(const Matrix& m, int64_t t, const Activations& in, int64_
 
 template <int R, typename Done>
 __attribute__((noinline)) void sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done done) {
+    if (is_whole(m)) return in.parts == 1 ? whole_sweep<R, 1>(m, tiles, in, row, done) : whole_sweep<R, 2>(m, tiles, in, row, done);
     int64_t t = tiles.begin;
     if constexpr (R <= 2)
-        for (; t + 2 <= tiles.end && !is_whole(m); t += 2) switch (m.kind) {
+        for (; t + 2 <= tiles.end; t += 2) switch (m.kind) {
             case Kind::F32: float_pair<Kind::F32, R>(m, t, in, row, done); break;
             case Kind::F16: float_pair<Kind::F16, R>(m, t, in, row, done); break;
             default: float_pair<Kind::BF16, R>(m, t, in, row, done); break;
@@ -268,7 +297,6 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
 
 #if defined(__AMX_INT8__)
 
-constexpr int64_t AMX_FROM = 3;  // rows from which tile registers are faster; the sums are the same
 constexpr int64_t SOON = 64;          // lines of weights that are asked for while those of a tile become outputs
 
 // Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
@@ -337,6 +365,72 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
     }
 }
 
+// BF16 for few rows, in vectors, which the memory serves better than tiles. The same bits: a tile adds up the even and the
+// odd inputs of each 32 apart, then adds both to what there is, and takes the smallest numbers for zero.
+template <int T, int R, int P, typename Done>
+INLINE void half_tiles(const Matrix& m, int64_t t, const Activations& in, Done&& done) {
+    const int64_t next = tile_bytes(m.kind, m.inputs), blocks = next / (64 * TILE);
+    const uint8_t* tile = m.data + t * next;
+    const uint16_t* x = in.halves;
+    vf sums[T][R * P][2] = {};
+    for (int64_t i = 0; i < blocks; ++i, x += 32) {
+        vf even[T][R * P][2] = {}, odd[T][R * P][2] = {};
+#pragma GCC unroll 1
+        for (int k = 0; k < 16; ++k, tile += 128)
+#pragma GCC unroll 2
+            for (int n = 0; n < T; ++n) {
+                const uint8_t* at = tile + n * next;
+                ask(at);
+                vi low, high;
+                std::memcpy(&low, at, 64);
+                std::memcpy(&high, at + 64, 64);
+#pragma GCC unroll 8
+                for (int r = 0; r < R * P; ++r) {
+                    int32_t two; std::memcpy(&two, x + r * in.stride + 2 * k, 4);
+                    const vi both = splat_whole(two);
+                    const vf first = (vf)(both << 16), second = (vf)(both & (int32_t)0xffff0000);
+                    even[n][r][0] = fma((vf)(low << 16), first, even[n][r][0]);
+                    even[n][r][1] = fma((vf)(high << 16), first, even[n][r][1]);
+                    odd[n][r][0] = fma((vf)(low & (int32_t)0xffff0000), second, odd[n][r][0]);
+                    odd[n][r][1] = fma((vf)(high & (int32_t)0xffff0000), second, odd[n][r][1]);
+                }
+            }
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n)
+#pragma GCC unroll 8
+            for (int r = 0; r < R * P; ++r) {
+                sums[n][r][0] += even[n][r][0] + odd[n][r][0];
+                sums[n][r][1] += even[n][r][1] + odd[n][r][1];
+            }
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < T; ++n)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+            vf out[2] = {};
+#pragma GCC unroll 3
+            for (int part = P - 1; part >= 0; --part) {  // the small ones first
+                out[0] += sums[n][r * P + part][0];
+                out[1] += sums[n][r * P + part][1];
+            }
+            if (m.bias) {
+                out[0] += load(m.bias + (t + n) * TILE);
+                out[1] += load(m.bias + (t + n) * TILE + 16);
+            }
+            done(r, t + n, out[0], out[1]);
+        }
+}
+
+template <int R, int P, typename Done>
+__attribute__((noinline)) void half_sweep(const Matrix& m, Share tiles, const Activations& in, Done done) {
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);  // numbers too small for a full mantissa count as zero
+    int64_t t = tiles.begin;
+    for (; t + 2 <= tiles.end; t += 2) half_tiles<2, R, P>(m, t, in, done);
+    for (; t < tiles.end; ++t) half_tiles<1, R, P>(m, t, in, done);
+    _mm_setcsr(before);
+}
+
 // As `product`, for INT8, INT4 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller
 // has, and drop its sums.
 template <Kind K, int P, typename Done>
@@ -397,7 +491,10 @@ constexpr bool TILES = false;
 template <typename Done>
 void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
 #if defined(__AMX_INT8__)
-    if (m.kind == Kind::INT8 && rows >= AMX_FROM)
+    if (m.kind == Kind::BF16 && rows == 1)
+        return in.parts == 1 ? half_sweep<1, 1>(m, mine, in, done) : half_sweep<1, 3>(m, mine, in, done);
+    if (m.kind == Kind::BF16 && rows == 2 && in.parts == 1) return half_sweep<2, 1>(m, mine, in, done);
+    if (m.kind == Kind::INT8 && rows * in.parts > FEW)
         return in.parts == 1 ? tile_product<Kind::INT8, 1>(m, mine, in, rows, done)
                              : tile_product<Kind::INT8, 2>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16 && rows)
