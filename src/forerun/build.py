@@ -25,10 +25,12 @@ from forerun.errors import ConfigError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
 from forerun.models.native import cores, threads_for
+from forerun.models.spelling import Speller
+from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Costs, Setup
+from forerun.types import Costs, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
 FAMILIES: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
@@ -56,11 +58,11 @@ def choose_all(config: Config, options: Mapping[str, Any], companion: str | None
 
 
 def build_engine(
-    config: Config, model: Model, decode: Callable[..., str], options: Mapping[str, Any] | None = None
+    config: Config, model: Model, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
-    return assemble(choices, config, model, setup_for(config, model), decode)
+    return assemble(choices, config, model, setup_for(config, model, tokenizer), tokenizer.decode)
 
 
 def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decode: Callable[..., str]) -> Engine:
@@ -106,13 +108,16 @@ def device_of(config: Config) -> str:
     return config.device
 
 
-def setup_for(config: Config, model: Model) -> Setup:
-    """What the members may use while they are built."""
+def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) -> Setup:
+    """What the members may use while they are built; without a tokenizer the target's is that of its folder."""
     length = min(config.context_length or model.info.context_length, model.info.context_length)
 
     def open_model(folder: str, cache: str, dtype: str) -> ModelRunner:
         second = _load(config, folder, dtype)
         return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
+
+    def open_spelling(folder: str) -> Spelling:
+        return Speller(Tokenizer.from_folder(folder) if folder else tokenizer or Tokenizer.from_folder(model.info.name))
 
     @cache
     def costs() -> Costs:
@@ -121,6 +126,7 @@ def setup_for(config: Config, model: Model) -> Setup:
 
     return Setup(
         costs=costs,
+        open_spelling=open_spelling,
         vocab=model.info.vocab_size,
         context_length=length,
         eos=model.info.eos,

@@ -9,5 +9,6 @@ DRAFTERS = Registry(
         "none": "none:NoDrafter",
         "ngram": "ngram:NgramDrafter",
         "draft-model": "draft_model:DraftModelDrafter",
+        "other-vocab": "other_vocab:OtherVocabDrafter",
     },
 )
