@@ -15,6 +15,7 @@ from forerun.config import PADDED, Choice, Config, choose
 from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
+from forerun.drafters.contract import Drafter
 from forerun.engine.costs import measure
 from forerun.engine.engine import Engine, Limits, Members
 from forerun.engine.grid import WIDE, Shaping
@@ -69,7 +70,12 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     """An engine of chosen members, which need not stand in a table."""
     runner = _runner(model, choices.cache, config, setup.context_length)
     stats = EngineStats()
-    drafter = choices.drafter.member(choices.drafter.options, setup)
+
+    def guarded(spelled: str, given: Setup) -> Guard:
+        sooner = config.draft_timeout / 4  # than the drafter that holds this one
+        return Guard(setup.open_drafter(spelled, given), given, stats, sooner)
+
+    drafter = choices.drafter.member(choices.drafter.options, replace(setup, open_drafter=guarded))
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
     parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
@@ -119,6 +125,11 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
     def open_spelling(folder: str) -> Spelling:
         return Speller(Tokenizer.from_folder(folder) if folder else tokenizer or Tokenizer.from_folder(model.info.name))
 
+    def open_drafter(spelled: str, given: Setup) -> Drafter:
+        choice = choose(DRAFTERS, spelled)
+        drafter: Drafter = choice.member(choice.options, given)
+        return drafter
+
     @cache
     def costs() -> Costs:
         alone = replace(config, max_requests=1)
@@ -127,6 +138,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
     return Setup(
         costs=costs,
         open_spelling=open_spelling,
+        open_drafter=open_drafter,
         vocab=model.info.vocab_size,
         context_length=length,
         eos=model.info.eos,
