@@ -540,7 +540,7 @@ class Setup:
     dtype: "torch.dtype"
     open_model: Callable[[str, str, str], Runner]  # a second model: (folder or toy name, name of a cache, dtype)
     open_spelling: Callable[[str], Spelling]  # of a model's tokenizer; "" is the target's
-    open_drafter: Callable[[str, "Setup"], Any]  # a further drafters.contract.Drafter, spelled; its failures cost nobody
+    open_drafter: Callable[[str, "Setup"], Any]  # a further drafter, spelled; its failures cost its drafts only
     costs: Callable[[], Costs]  # of the target's passes; measured when they are first asked for
     hidden_size: int = 0
     num_layers: int = 0

@@ -22,7 +22,7 @@ from forerun.errors import ConfigError, RequestError, unknown
 from forerun.host import fetch, send
 from forerun.rng import Purpose
 from forerun.sheet import Sheet, Start
-from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Spelling, Work
+from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Work
 
 METHODS = ("slem", "tli", "slrs")
 WINDOW = 64  # of the target's tokens: the end of the text, which is read anew at every draft
@@ -99,7 +99,7 @@ class OtherVocabDrafter(Drafter):
         """Pairs of a draft token and the target's token that has its probability, [links, 2]."""
         links: dict[int, int] = {}
         for token, piece in enumerate(self.own.pieces):
-            if piece in self.target.ids:
+            if piece is not None and piece in self.target.ids:
                 links[token] = self.target.ids[piece]
             elif self.options.method == "slrs" and isinstance(piece, bytes):
                 links.update((token, first) for first in self._faithful(piece)[:1])
@@ -249,7 +249,7 @@ class OtherVocabDrafter(Drafter):
     def _followed(self, token: int) -> list[int]:
         """One of the target's tokens in draft tokens."""
         piece = self.target.pieces[token] if token < len(self.target.pieces) else None
-        if piece in self.own.ids:
+        if piece is not None and piece in self.own.ids:
             return [self.own.ids[piece]]
         return self.own.encode(piece) if isinstance(piece, bytes) else []
 

@@ -114,8 +114,9 @@ class SeveralDrafter(Drafter):
         requests: list[_Request] = [context.state for context in batch]
         left = list(budgets)
         for request in requests:
+            request.tree = _NOTHING
             for share in request.shares:
-                share.draft = _NOTHING
+                share.draft, share.places = _NOTHING, []
         for number, drafter in enumerate(self.drafters):
             nodes = [request.budget(number, room) for request, room in zip(requests, left, strict=True)]
             asked = [i for i, count in enumerate(nodes) if count > 0]
@@ -138,32 +139,47 @@ class SeveralDrafter(Drafter):
                     share.learn(outcome.verdict.path)
 
 
-def joins(q: Dist | None, elder: Dist | None) -> bool:
-    """Whether a node is the same as an elder sibling of its token; `elder` is what that one was drawn from."""
+def joins(q: Dist | None) -> bool:
+    """Whether a node that was drawn from q is the same as an elder sibling of its token."""
     return q is None
 
 
-def merged(shares: Sequence[_Share]) -> Draft:
-    """One tree of all drafts; those with drawn nodes come first, so that chosen ones can join these."""
-    tokens: list[int] = []
-    columns: list[tuple[int, Dist | None, float, str]] = []  # parent, q, confidence, source
-    eldest: dict[tuple[int, int], int] = {}  # parent and token -> node
-    for share in sorted(shares, key=lambda share: share.draft.q is None):
+class _Tree:
+    """Drafts that become one, node by node."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.q: list[Dist | None] = []
+        self.confidence: list[float] = []
+        self.source: list[str] = []
+        self._eldest: dict[tuple[int, int], int] = {}  # parent and token -> node
+
+    def take(self, share: _Share) -> None:
         draft, share.places = share.draft, []
         for node, token in enumerate(draft.tokens):
             parent = share.places[draft.parents[node]] if draft.parents[node] >= 0 else -1
             q = draft.q[node] if draft.q is not None else None
-            elder = eldest.get((parent, token))
-            if elder is None or not joins(q, columns[elder][1]):
-                confidence = draft.confidence[node] if draft.confidence is not None else share.acceptance
-                eldest.setdefault((parent, token), len(tokens))
-                tokens.append(token)
-                columns.append((parent, q, confidence, draft.source_of(node)))
-            share.places.append(eldest[parent, token])
-    if not tokens:
-        return _NOTHING
-    parents, q, confidences, sources = zip(*columns, strict=True)
-    return Draft(tuple(tokens), parents, q if any(one is not None for one in q) else None, confidences, sources)
+            place = self._eldest.setdefault((parent, token), len(self.tokens))
+            if place == len(self.tokens) or not joins(q):
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.q.append(q)
+                self.confidence.append(draft.confidence[node] if draft.confidence else share.acceptance)
+                self.source.append(draft.source_of(node))
+            share.places.append(place)
+
+    def draft(self) -> Draft:
+        q = tuple(self.q) if any(q is not None for q in self.q) else None
+        return Draft(tuple(self.tokens), tuple(self.parents), q, tuple(self.confidence), tuple(self.source))
+
+
+def merged(shares: Sequence[_Share]) -> Draft:
+    """One tree of all drafts; those with drawn nodes come first, so that chosen ones can join these."""
+    tree = _Tree()
+    for share in sorted(shares, key=lambda share: share.draft.q is None):
+        tree.take(share)
+    return tree.draft()
 
 
 # What one drafter sees of the outcome

@@ -4,10 +4,10 @@ Does not: undo what a tokenizer normalises; whoever needs the same bytes back co
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from forerun.models.tokenizer import Tokenizer
+from forerun.models.tokenizer import Piece, Tokenizer
 
 _LONE = re.compile("([\udc80-\udcff])")  # a byte that is no part of a character, as Python escapes it
 _ESCAPED = 0xDC00
@@ -17,9 +17,10 @@ class Speller:
     """The `types.Spelling` of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self.pieces = tokenizer, tokenizer.pieces()
-        self.ids = {piece: i for i, piece in reversed(list(enumerate(self.pieces))) if piece}
-        self.begin = tokenizer.encode("", bos=True)
+        self._tokenizer = tokenizer
+        self.pieces: Sequence[Piece] = tokenizer.pieces()
+        self.ids: Mapping[bytes | str, int] = {p: i for i, p in reversed(list(enumerate(self.pieces))) if p}
+        self.begin: Sequence[int] = tokenizer.encode("", bos=True)
         letter = next((chr(byte) for byte in range(0x21, 0x7F) if bytes([byte]) in self.ids), "")
         first = self.spell(tokenizer.encode(letter, bos=False))[:1]
         self.lead = first[0].removesuffix(letter.encode()) if first and isinstance(first[0], bytes) else b""
@@ -27,8 +28,10 @@ class Speller:
     def spell(self, tokens: Sequence[int]) -> list[bytes | str]:
         pieces = (self.pieces[token] if token < len(self.pieces) else None for token in tokens)
         parts: list[bytes | str] = []
-        for kind, group in groupby(pieces, key=type):
-            parts += [b"".join(group)] if kind is bytes else [name for name in group if name]
+        for _, group in groupby(pieces, key=type):
+            run = list(group)
+            text = b"".join(piece for piece in run if isinstance(piece, bytes))
+            parts += [text] if text else [name for name in run if isinstance(name, str)]
         return parts
 
     def encode(self, data: bytes, *, first: bool = False) -> list[int]:
