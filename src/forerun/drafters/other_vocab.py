@@ -93,7 +93,7 @@ class OtherVocabDrafter(Drafter):
 
     @classmethod
     def toy(cls) -> Options:
-        return cls.Options(model="toy:100:a+b+c+ab+ca", depth=2)
+        return cls.Options(model="toy:100:a+b+c+ab+ca", depth=2, method="slrs")
 
     def _links(self) -> np.ndarray[Any, Any]:
         """Pairs of a draft token and the target's token that has its probability, [links, 2]."""
@@ -226,17 +226,13 @@ class OtherVocabDrafter(Drafter):
         piece = self.own.pieces[token] if token < len(self.own.pieces) else None
         if isinstance(piece, bytes):
             growth.ids.append(token)
-            growth.chances.append(1 / output.mass[0] if output.mass else float(_softmax(output.logits)[0, token]))
+            growth.chances.append(1 / output.mass[0] if output.mass else float(_real(output.logits).softmax(-1)[0, token]))
             growth.alive = True
 
     def _draw(self, growth: _Growth, depth: int, output: Output) -> None:
         """One of the target's tokens, drawn from q; the most likely one when the request is greedy."""
-        p = _softmax(output.logits)
-        of, to = (send(column, p.device) for column in self.links.T)
-        logits = p.new_zeros(1, self.vocab).index_add_(1, to, p[:, of]).log()
-        start = Start(Purpose.DRAFT, depth, tuple(growth.tokens))
-        sheet = Sheet(growth.context, eos=self.eos, start=start)
-        found = sheet.read(fetch(sheet(logits)))
+        sheet = Sheet(growth.context, eos=self.eos, start=Start(Purpose.DRAFT, depth, tuple(growth.tokens)))
+        found = sheet.read(fetch(sheet(self._linked(output.logits))))
         q = None if sheet.greedy else found[-1]
         token = found.best[0] if q is None else growth.context.rng.categorical(q, Purpose.DRAFT, depth)
         growth.tokens.append(token)
@@ -245,6 +241,13 @@ class OtherVocabDrafter(Drafter):
         follow = self._followed(token)
         growth.ids += follow
         growth.alive = bool(follow) and len(growth.tokens) < growth.budget
+
+    def _linked(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits over the target's vocabulary, as high as the draft model's: penalties look at their sign."""
+        total = _real(logits).logsumexp(-1, keepdim=True)
+        p = (_real(logits) - total).exp()
+        of, to = (send(column, p.device) for column in self.links.T)
+        return p.new_zeros(1, self.vocab).index_add_(1, to, p[:, of]).log() + total
 
     def _followed(self, token: int) -> list[int]:
         """One of the target's tokens in draft tokens."""
@@ -271,8 +274,8 @@ class OtherVocabDrafter(Drafter):
         growth.chances = np.exp(np.diff(surprise[ends - 1], prepend=0)).tolist()
 
 
-def _softmax(logits: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(logits if logits.dtype == torch.float64 else logits.float(), -1)
+def _real(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _is_text(part: bytes | str) -> TypeGuard[bytes]:
