@@ -25,7 +25,7 @@ from forerun.sheet import Sheet, Start
 from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Work
 
 METHODS = ("slem", "tli", "slrs")
-WINDOW = 64  # of the target's tokens: the end of the text, which is read anew at every draft
+WINDOW = 32  # of the target's tokens: the end of the text, which is read anew at every draft
 
 
 @dataclass(eq=False)
@@ -226,7 +226,8 @@ class OtherVocabDrafter(Drafter):
         piece = self.own.pieces[token] if token < len(self.own.pieces) else None
         if isinstance(piece, bytes):
             growth.ids.append(token)
-            growth.chances.append(1 / output.mass[0] if output.mass else float(_real(output.logits).softmax(-1)[0, token]))
+            p = 1 / output.mass[0] if output.mass else float(_real(output.logits).softmax(-1)[0, token])
+            growth.chances.append(p)
             growth.alive = True
 
     def _draw(self, growth: _Growth, depth: int, output: Output) -> None:

@@ -191,6 +191,8 @@ def _seen(request: _Request, number: int, outcome: Outcome) -> Outcome:
         return outcome  # nothing was judged, or another draft than the one that was proposed
     share, tree = request.shares[number], request.tree
     own, places = share.draft, list(share.places)
+    if places == list(range(len(tree))):
+        return outcome  # the whole tree is its own
     first = {place: node for node, place in reversed(list(enumerate(places)))}
     path: list[int] = []
     parents = list(own.parents)

@@ -150,9 +150,13 @@ class FolderTokenizer(Tokenizer):
             found[i] = spell(text) if added is None else text if added.special else text.encode()
         return found
 
+    @cached_property
+    def _anchor(self) -> list[int]:
+        return self.encode(ANCHOR, bos=False)
+
     def encode_within(self, text: str) -> list[int]:
-        before, ids = (self.encode(part, bos=False) for part in (ANCHOR, ANCHOR + text))
-        return ids[len(before) :] if ids[: len(before)] == before else self.encode(text, bos=False)
+        ids, before = self.encode(ANCHOR + text, bos=False), len(self._anchor)
+        return ids[before:] if ids[:before] == self._anchor else self.encode(text, bos=False)
 
     @cached_property
     def _template(self) -> str | None:
