@@ -501,7 +501,7 @@ class Spelling(Protocol):
     """A tokenizer as what its tokens write, as a drafter may use it."""
 
     pieces: Sequence[bytes | str | None]  # of every token: bytes; a special token's name; None where there is neither
-    ids: Mapping[bytes | str, int]  # the token that writes a piece, the lowest where several do
+    ids: Mapping[bytes | str, int]  # the token that writes a piece; the highest of several: single bytes come first
     begin: Sequence[int]  # tokens before every text
     lead: bytes  # what the encoding of a text has before it: a space, in many vocabularies
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from forerun.sheet import Sheet, Start
 from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Work
 
 METHODS = ("slem", "tli", "slrs")
+LOWEST = -1e4  # a logit of no weight; where a vocabulary has no other, it still gives a distribution
 WINDOW = 32  # of the target's tokens: the end of the text, which is read anew at every draft
 
 
@@ -89,14 +90,14 @@ class OtherVocabDrafter(Drafter):
             raise ConfigError(f"{message}; give other-vocab:model=FOLDER.")
         self.target, self.own = setup.open_spelling(""), setup.open_spelling(folder)
         self.runner = setup.open_model(folder, options.cache, options.dtype)
-        self.links = np.empty((0, 2), np.int64) if options.method == "slem" else self._links()
+        self.links = send(self._links() if options.method != "slem" else [[], []], setup.device)
 
     @classmethod
     def toy(cls) -> Options:
         return cls.Options(model="toy:100:a+b+c+ab+ca", depth=2, method="slrs")
 
-    def _links(self) -> np.ndarray[Any, Any]:
-        """Pairs of a draft token and the target's token that has its probability, [links, 2]."""
+    def _links(self) -> list[list[int]]:
+        """Draft tokens, and for each the target's token that gets its probability."""
         links: dict[int, int] = {}
         for token, piece in enumerate(self.own.pieces):
             if piece is not None and piece in self.target.ids:
@@ -106,7 +107,7 @@ class OtherVocabDrafter(Drafter):
         if not links:
             message = f"the drafter {self.runner.info.name!r} shares no token with the target"
             raise ConfigError(f"{message}; use method=slem, or a drafter for the same kind of text.")
-        return np.array(list(links.items()))
+        return [list(links), list(links.values())]
 
     def _faithful(self, data: bytes) -> list[int]:
         """The target's tokens for these bytes, as far as they write just these."""
@@ -247,8 +248,9 @@ class OtherVocabDrafter(Drafter):
         """Logits over the target's vocabulary, as high as the draft model's: penalties look at their sign."""
         total = _real(logits).logsumexp(-1, keepdim=True)
         p = (_real(logits) - total).exp()
-        of, to = (send(column, p.device) for column in self.links.T)
-        return p.new_zeros(1, self.vocab).index_add_(1, to, p[:, of]).log() + total
+        of, to = self.links
+        found = p.new_zeros(1, self.vocab).index_add_(1, to, p[:, of]).log() + total
+        return found.clamp_min_(LOWEST)
 
     def _followed(self, token: int) -> list[int]:
         """One of the target's tokens in draft tokens."""

@@ -19,7 +19,7 @@ class Speller:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.pieces: Sequence[Piece] = tokenizer.pieces()
-        self.ids: Mapping[bytes | str, int] = {p: i for i, p in reversed(list(enumerate(self.pieces))) if p}
+        self.ids: Mapping[bytes | str, int] = {p: i for i, p in enumerate(self.pieces) if p}
         self.begin: Sequence[int] = tokenizer.encode("", bos=True)
         letter = next((chr(byte) for byte in range(0x21, 0x7F) if bytes([byte]) in self.ids), "")
         first = self.spell(tokenizer.encode(letter, bos=False))[:1]

@@ -48,6 +48,12 @@ def test_a_word_within_a_text_gets_no_space_before_it(sentencepiece):
     assert sentencepiece.encode(b" day") == sentencepiece.encode(b"day", first=True)
 
 
+def test_a_letter_is_its_token_and_not_the_byte_for_what_has_none(sentencepiece):
+    for letter in (b"a", b"T", b"."):
+        assert [sentencepiece.ids[letter]] == sentencepiece.encode(letter)
+    assert sentencepiece.pieces[3:259] == [bytes([byte]) for byte in range(256)]
+
+
 def test_byte_level_pieces_are_what_the_tokens_write(byte_level):
     tokenizer = Tokenizer.from_folder("reference")
     for token, piece in enumerate(byte_level.pieces):
