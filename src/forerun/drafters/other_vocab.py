@@ -234,7 +234,7 @@ class OtherVocabDrafter(Drafter):
     def _draw(self, growth: _Growth, depth: int, output: Output) -> None:
         """One of the target's tokens, drawn from q; the most likely one when the request is greedy."""
         sheet = Sheet(growth.context, eos=self.eos, start=Start(Purpose.DRAFT, depth, tuple(growth.tokens)))
-        found = sheet.read(fetch(sheet(self._linked(output.logits))))
+        found = sheet.read(fetch(sheet(self._linked(output))))
         q = None if sheet.greedy else found[-1]
         token = found.best[0] if q is None else growth.context.rng.categorical(q, Purpose.DRAFT, depth)
         growth.tokens.append(token)
@@ -244,13 +244,11 @@ class OtherVocabDrafter(Drafter):
         growth.ids += follow
         growth.alive = bool(follow) and len(growth.tokens) < growth.budget
 
-    def _linked(self, logits: torch.Tensor) -> torch.Tensor:
+    def _linked(self, output: Output) -> torch.Tensor:
         """Logits over the target's vocabulary, as high as the draft model's: penalties look at their sign."""
-        total = _real(logits).logsumexp(-1, keepdim=True)
-        p = (_real(logits) - total).exp()
-        of, to = self.links
-        found = p.new_zeros(1, self.vocab).index_add_(1, to, p[:, of]).log() + total
-        return found.clamp_min_(LOWEST)
+        weights, (of, to) = (_real(output.logits) - output.peak[0]).exp(), self.links
+        linked = weights.new_zeros(1, self.vocab).index_add_(1, to, weights[:, of]).log()
+        return (linked + output.peak[0]).clamp_min_(LOWEST)
 
     def _followed(self, token: int) -> list[int]:
         """One of the target's tokens in draft tokens."""
