@@ -22,7 +22,7 @@ from forerun.errors import ConfigError, RequestError, unknown
 from forerun.host import fetch, send
 from forerun.rng import Purpose
 from forerun.sheet import Sheet, Start
-from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Work
+from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Spelling, Work
 
 METHODS = ("slem", "tli", "slrs")
 LOWEST = -1e4  # a logit of no weight; where a vocabulary has no other, it still gives a distribution
@@ -163,7 +163,7 @@ class OtherVocabDrafter(Drafter):
         """Where a window may be cut: before a word or a special token, where tokenizers cut as well; else anywhere."""
         last = len(window) - WINDOW
         for at in range(last, last - WINDOW, -1):
-            piece = self.target.pieces[window[at]]
+            piece = _piece(self.target, window[at])
             if isinstance(piece, str) or (piece or b"").startswith(b" "):
                 return at
         return last
@@ -224,8 +224,8 @@ class OtherVocabDrafter(Drafter):
     def _choose(self, growth: _Growth, output: Output) -> None:
         """The draft model's likeliest token."""
         token = output.best[0]
-        piece = self.own.pieces[token] if token < len(self.own.pieces) else None
-        if isinstance(piece, bytes):
+        piece = _piece(self.own, token)
+        if piece and isinstance(piece, bytes):
             growth.ids.append(token)
             p = 1 / output.mass[0] if output.mass else float(_real(output.logits).softmax(-1)[0, token])
             growth.chances.append(p)
@@ -252,7 +252,7 @@ class OtherVocabDrafter(Drafter):
 
     def _followed(self, token: int) -> list[int]:
         """One of the target's tokens in draft tokens."""
-        piece = self.target.pieces[token] if token < len(self.target.pieces) else None
+        piece = _piece(self.target, token)
         if piece is not None and piece in self.own.ids:
             return [self.own.ids[piece]]
         return self.own.encode(piece) if isinstance(piece, bytes) else []
@@ -277,6 +277,11 @@ class OtherVocabDrafter(Drafter):
 
 def _real(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _piece(of: Spelling, token: int) -> bytes | str | None:
+    """What a token writes; logits may have rows that no token has."""
+    return of.pieces[token] if token < len(of.pieces) else None
 
 
 def _is_text(part: bytes | str) -> TypeGuard[bytes]:
