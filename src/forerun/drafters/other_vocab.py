@@ -11,7 +11,7 @@ Does not: sum psi over several draft tokens in a row, which takes a pass for eac
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import isfinite
+from math import exp, isfinite
 from typing import TypeGuard
 
 import numpy as np
@@ -63,6 +63,7 @@ class OtherVocabDrafter(Drafter):
         paper="2502.05202",
         needs=frozenset({Need.SECOND_MODEL}),
         draws=True,
+        evidence="docs/results/README.md#other-vocab",
     )
 
     @dataclass(frozen=True)
@@ -227,19 +228,24 @@ class OtherVocabDrafter(Drafter):
         piece = _piece(self.own, token)
         if piece and isinstance(piece, bytes):
             growth.ids.append(token)
-            p = 1 / output.mass[0] if output.mass else float(_real(output.logits).softmax(-1)[0, token])
-            growth.chances.append(p)
+            growth.chances.append(_chance(output, output.peak[0]))
             growth.alive = True
 
     def _draw(self, growth: _Growth, depth: int, output: Output) -> None:
         """One of the target's tokens, drawn from q; the most likely one when the request is greedy."""
         sheet = Sheet(growth.context, eos=self.eos, start=Start(Purpose.DRAFT, depth, tuple(growth.tokens)))
-        found = sheet.read(fetch(sheet(self._linked(output))))
-        q = None if sheet.greedy else found[-1]
-        token = found.best[0] if q is None else growth.context.rng.categorical(q, Purpose.DRAFT, depth)
+        linked, q = self._linked(output), None
+        if not sheet.worthwhile:
+            token = int(linked.argmax())
+            chance = _chance(output, float(linked[0, token]))
+        else:
+            found = sheet.read(fetch(sheet(linked)))
+            q = None if sheet.greedy else found[-1]
+            token = found.best[0] if q is None else growth.context.rng.categorical(q, Purpose.DRAFT, depth)
+            chance = found.chances[0] if q is None else q.prob(token)
         growth.tokens.append(token)
         growth.q.append(q)
-        growth.chances.append(found.chances[0] if q is None else q.prob(token))
+        growth.chances.append(chance)
         follow = self._followed(token)
         growth.ids += follow
         growth.alive = bool(follow) and len(growth.tokens) < growth.budget
@@ -277,6 +283,13 @@ class OtherVocabDrafter(Drafter):
 
 def _real(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _chance(output: Output, logit: float) -> float:
+    """The probability that a logit stands for under the draft model."""
+    peak = output.peak[0]
+    mass = output.mass[0] if output.mass is not None else float((_real(output.logits) - peak).exp().sum())
+    return exp(logit - peak) / mass
 
 
 def _piece(of: Spelling, token: int) -> bytes | str | None:

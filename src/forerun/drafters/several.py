@@ -75,7 +75,7 @@ class _Request:
 class SeveralDrafter(Drafter):
     """Holds other drafters and merges what they guess."""
 
-    facts = Facts(draws=True, needs=frozenset({Need.BRANCHING}))
+    facts = Facts(draws=True, needs=frozenset({Need.BRANCHING}), evidence="docs/results/README.md#several")
 
     @dataclass(frozen=True)
     class Options:

@@ -1,6 +1,7 @@
 """One tree of several drafts: what is the same is one node, and everybody sees what became of his own."""
 
 import re
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +63,7 @@ class Scripted(SoloDrafter):
 
 
 class Failing(Scripted):
-    """Fails at what its tokens say: 0 start, 1 propose, 2 observe, 3 stop, 4 a draft that is none."""
+    """Fails at what its tokens say: 0 start, 1 propose, 2 observe, 3 stop, 4 a draft that is none, 5 no answer."""
 
     def start(self, context):
         self._fail(0)
@@ -70,6 +71,8 @@ class Failing(Scripted):
 
     def propose_one(self, context, budget):
         self._fail(1)
+        while self.options.tokens == (5,):
+            time.sleep(0.01)
         return Draft((9,), (-1,)) if self.options.tokens == (4,) else Draft.chain((1,), "bad")
 
     def observe(self, batch, outcomes):
@@ -242,9 +245,9 @@ def test_a_pass_without_the_tree_is_passed_on_as_it_is(held):
     assert (context.state.tree, share.acceptance) == (tree, before)
 
 
-@pytest.mark.parametrize("where", range(5))
+@pytest.mark.parametrize("where", range(6))
 def test_one_that_fails_costs_its_own_drafts_only(installed, where):
-    toy = Toy(drafter=f"several:of=[(failing:tokens=[{where}]),(scripted:tokens=[2,2])]")
+    toy = Toy(drafter=f"several:of=[(failing:tokens=[{where}]),(scripted:tokens=[2,2])]").resized(draft_timeout=0.4)
     rig = toy.build()
     asks = [
         Ask((0,), Sampling(temperature=0, max_tokens=9, logit_bias={2: 99.0})),
