@@ -15,6 +15,7 @@ from forerun.config import PADDED, Choice, Config, choose
 from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
+from forerun.drafters.contract import Drafter
 from forerun.engine.costs import measure
 from forerun.engine.engine import Engine, Limits, Members
 from forerun.engine.grid import WIDE, Shaping
@@ -25,10 +26,12 @@ from forerun.errors import ConfigError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
 from forerun.models.native import cores, threads_for
+from forerun.models.spelling import Speller
+from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Costs, Setup
+from forerun.types import Costs, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
 FAMILIES: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
@@ -56,18 +59,23 @@ def choose_all(config: Config, options: Mapping[str, Any], companion: str | None
 
 
 def build_engine(
-    config: Config, model: Model, decode: Callable[..., str], options: Mapping[str, Any] | None = None
+    config: Config, model: Model, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
-    return assemble(choices, config, model, setup_for(config, model), decode)
+    return assemble(choices, config, model, setup_for(config, model, tokenizer), tokenizer.decode)
 
 
 def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decode: Callable[..., str]) -> Engine:
     """An engine of chosen members, which need not stand in a table."""
     runner = _runner(model, choices.cache, config, setup.context_length)
     stats = EngineStats()
-    drafter = choices.drafter.member(choices.drafter.options, setup)
+
+    def guarded(spelled: str, given: Setup) -> Guard:
+        sooner = config.draft_timeout / 4  # than the drafter that holds this one
+        return Guard(setup.open_drafter(spelled, given), given, stats, sooner)
+
+    drafter = choices.drafter.member(choices.drafter.options, replace(setup, open_drafter=guarded))
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
     parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
@@ -106,13 +114,21 @@ def device_of(config: Config) -> str:
     return config.device
 
 
-def setup_for(config: Config, model: Model) -> Setup:
-    """What the members may use while they are built."""
+def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) -> Setup:
+    """What the members may use while they are built; without a tokenizer the target's is that of its folder."""
     length = min(config.context_length or model.info.context_length, model.info.context_length)
 
     def open_model(folder: str, cache: str, dtype: str) -> ModelRunner:
         second = _load(config, folder, dtype)
         return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
+
+    def open_spelling(folder: str) -> Spelling:
+        return Speller(Tokenizer.from_folder(folder) if folder else tokenizer or Tokenizer.from_folder(model.info.name))
+
+    def open_drafter(spelled: str, given: Setup) -> Drafter:
+        choice = choose(DRAFTERS, spelled)
+        drafter: Drafter = choice.member(choice.options, given)
+        return drafter
 
     @cache
     def costs() -> Costs:
@@ -121,6 +137,8 @@ def setup_for(config: Config, model: Model) -> Setup:
 
     return Setup(
         costs=costs,
+        open_spelling=open_spelling,
+        open_drafter=open_drafter,
         vocab=model.info.vocab_size,
         context_length=length,
         eos=model.info.eos,

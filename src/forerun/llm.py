@@ -94,7 +94,7 @@ class LLM:
         self.config, options = Config.parse(model=name, **keywords)
         self.model = load_target(self.config) if isinstance(model, str) else model
         self.tokenizer = tokenizer or Tokenizer.from_folder(name)
-        self.engine: Engine = build_engine(self.config, self.model, self.tokenizer.decode, options)
+        self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options)
 
     def generate(
         self,

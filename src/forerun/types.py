@@ -497,6 +497,23 @@ class Runner(Protocol):
         ...
 
 
+class Spelling(Protocol):
+    """A tokenizer as what its tokens write, as a drafter may use it."""
+
+    pieces: Sequence[bytes | str | None]  # of every token: bytes; a special token's name; None where there is neither
+    ids: Mapping[bytes | str, int]  # the token that writes a piece; the highest of several: single bytes come first
+    begin: Sequence[int]  # tokens before every text
+    lead: bytes  # what the encoding of a text has before it: a space, in many vocabularies
+
+    def spell(self, tokens: Sequence[int]) -> list[bytes | str]:
+        """What tokens write: the bytes between special tokens, and their names."""
+        ...
+
+    def encode(self, data: bytes, *, first: bool = False) -> list[int]:
+        """Tokens of bytes that go on, or that are the `first` of a text; bytes of no character stand alone."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds of a pass by its rows."""
@@ -522,8 +539,9 @@ class Setup:
     device: "torch.device"
     dtype: "torch.dtype"
     open_model: Callable[[str, str, str], Runner]  # a second model: (folder or toy name, name of a cache, dtype)
+    open_spelling: Callable[[str], Spelling]  # of a model's tokenizer; "" is the target's
+    open_drafter: Callable[[str, "Setup"], Any]  # a further drafter, spelled; its failures cost its drafts only
     costs: Callable[[], Costs]  # of the target's passes; measured when they are first asked for
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names
-    tokenizer: Any = None

@@ -1,10 +1,17 @@
 """The laws can fail: every known way to be wrong breaks one, and the right rule in the same dress breaks none."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from forerun.config import Choice
-from forerun.testing import LawError, Toy, laws
+from forerun.drafters import DRAFTERS, several
+from forerun.drafters.contract import SoloDrafter
+from forerun.models.toy import ToyModel
+from forerun.rng import Purpose
+from forerun.testing import LawError, ReuseError, Toy, laws
 from forerun.testing.mutants import MUTANTS, Mutant, Rule, SpoiledDrafter
+from forerun.types import Dist, Draft, Facts
 
 CHAIN = "draft-model:model=toy:100,depth=2"
 PLAIN = laws.SAMPLINGS["plain"]
@@ -43,3 +50,74 @@ def test_a_false_claim_of_loss_is_seen():
     with pytest.raises(LawError, match="declare exact=True"):
         laws.lossy_is_needed([Toy(drafter=CHAIN)])
     laws.lossy_is_needed([Toy(drafter=CHAIN, verifier=mutant(Rule(lenience=1.05)))])
+
+
+class MixedDrafter(SoloDrafter):
+    """A chosen token, and a drawn one after it."""
+
+    facts = Facts(draws=True)
+
+    @dataclass(frozen=True)
+    class Options:
+        seed: int = 103
+
+    def __init__(self, options, setup):
+        self.model = ToyModel(setup.vocab, options.seed)
+
+    def propose_one(self, context, budget):
+        chosen = len(context.tokens) % self.model.info.vocab_size
+        q = Dist(self.model.probs([*context.tokens, chosen]))
+        drawn = context.rng.categorical(q, Purpose.DRAFT, 1)
+        return Draft.chain((chosen, drawn)[:budget], "mixed", (None, q)[:budget])
+
+
+class Installed:
+    """An entry point of an installed package."""
+
+    name = "mixed"
+
+    def load(self):
+        return MixedDrafter
+
+
+@pytest.fixture
+def mixed(monkeypatch):
+    monkeypatch.setattr("forerun.registry.entry_points", lambda group: [Installed()] * (group == "forerun.drafters"))
+    vars(DRAFTERS).pop("plugins", None)
+    yield
+    vars(DRAFTERS).pop("plugins", None)
+
+
+def timid(shares):
+    """Leave out what an unlikely drawn token begins: whether it is judged then depends on what it is."""
+    for share in shares:
+        if share.draft.q is not None and share.draft.confidence[0] < 0.3:
+            share.draft = Draft()
+    return right_merge(shares)
+
+
+right_merge = several.merged
+OTHER = CHAIN.replace("100", "101")
+MERGES = {
+    "a drawn node joins an elder that was drawn": (f"({CHAIN}),({OTHER})", "joins", lambda _q: True),
+    "a drawn node joins an elder that was chosen": (f"mixed,({CHAIN})", "joins", lambda _q: True),
+    "two drafters draw with one number": (f"({CHAIN}),({OTHER})", "_Numbers", lambda numbers, _place, _count: numbers),
+    "an unlikely drawn node is left out": (f"ngram,({CHAIN})", "merged", timid),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("of", sorted({of for of, _, _ in MERGES.values()}))
+def test_the_right_merge_is_exact(mixed, of, seed):
+    toy = Toy(drafter=f"several:of=[{of}]", model=ToyModel(3, seed))
+    laws.a_draft_is_a_draft(toy)
+    laws.exact_is_true(toy, PLAIN)
+
+
+@pytest.mark.parametrize("name", MERGES)
+def test_a_wrong_merge_is_seen(mixed, monkeypatch, name):
+    of, part, wrong = MERGES[name]
+    monkeypatch.setattr(several, part, wrong)
+    toy = Toy(drafter=f"several:of=[{of}]")
+    with pytest.raises((LawError, ReuseError)):
+        laws.exact_is_true(toy, PLAIN)

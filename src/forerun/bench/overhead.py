@@ -111,7 +111,8 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
     layout = stub.info.layout
     cache = choose(CACHES, config.cache)
     runner = ModelRunner(stub, cache.member(cache.options, layout, case.requests, _CONTEXT + 64))
-    setup = Setup(VOCAB, _CONTEXT, (), case.requests, layout.device, layout.dtype, _no_model, _no_model)
+    none = _no_model, _no_model, _no_model, _no_model
+    setup = Setup(VOCAB, _CONTEXT, (), case.requests, layout.device, layout.dtype, *none)
     drafter = ChainStub(_proposal(case, stub), setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     verifier, scheduler = choose(VERIFIERS, config.verifier), choose(SCHEDULERS, config.scheduler)
@@ -127,7 +128,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
     return Engine(runner, members, limits, decode, stats), stub, drafter
 
 
-def _no_model(*_: str) -> Any:  # noqa: ANN401 - a Runner, if there were one
+def _no_model(*_: object) -> Any:  # noqa: ANN401 - a Runner, if there were one
     raise ForerunError("the overhead benchmark has no second model; measure it with `forerun bench`.")
 
 

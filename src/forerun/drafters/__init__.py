@@ -9,5 +9,7 @@ DRAFTERS = Registry(
         "none": "none:NoDrafter",
         "ngram": "ngram:NgramDrafter",
         "draft-model": "draft_model:DraftModelDrafter",
+        "several": "several:SeveralDrafter",
+        "other-vocab": "other_vocab:OtherVocabDrafter",
     },
 )

@@ -86,7 +86,8 @@ class DraftModelDrafter(Drafter):
         self.runner = setup.open_model(folder, options.cache, options.dtype)
         if self.runner.info.vocab_size != setup.vocab:
             sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
-            raise ConfigError(f"the drafter {folder!r} has {sizes}; use a drafter that shares the target's tokenizer.")
+            remedy = f"use one that shares the target's tokenizer, or drafter='other-vocab:model={folder}'"
+            raise ConfigError(f"the drafter {folder!r} has {sizes}; {remedy}.")
 
     @classmethod
     def toy(cls) -> Options:

@@ -7,7 +7,7 @@ Does not: clean up spaces after decoding; run a template outside Jinja's sandbox
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,9 @@ from forerun.errors import ModelError, RequestError
 from forerun.weights.load import read_json, trim
 
 Message = Mapping[str, Any]
+Piece = bytes | str | None  # what a token writes: bytes, or its name where it is a special token
 ROLES = ("system", "developer", "user", "assistant", "tool")  # templates write roles next to special tokens
+ANCHOR = "\x01"  # a character that joins no other into a token: what follows it does not begin a text
 STAND_INS = range(0x10F000, 0x10FFFE)  # private characters, for what must not be read as a special token
 
 
@@ -40,7 +42,7 @@ class Tokenizer(ABC):
         if name.startswith("toy:"):
             from forerun.models.toy import toy_by_name
 
-            return ToyTokenizer(toy_by_name(name).info.vocab_size)
+            return ToyTokenizer(*toy_by_name(name).words)
         from forerun.models.load import folder_of
 
         return FolderTokenizer(folder_of(name))
@@ -56,6 +58,14 @@ class Tokenizer(ABC):
     @abstractmethod
     def token_text(self, token: int) -> str:
         """One token as text, special tokens included."""
+
+    @abstractmethod
+    def pieces(self) -> list[Piece]:
+        """What every token writes; None for an id that no token has."""
+
+    @abstractmethod
+    def encode_within(self, text: str) -> list[int]:
+        """Token ids of a text that goes on: as it would be encoded behind another one."""
 
     @property
     @abstractmethod
@@ -130,6 +140,23 @@ class FolderTokenizer(Tokenizer):
 
     def token_text(self, token: int) -> str:
         return self.decode([token], skip_special=False)
+
+    def pieces(self) -> list[Piece]:
+        tokens = self._plain.get_vocab()
+        found: list[Piece] = [None] * (max(tokens.values(), default=-1) + 1)
+        spell = _speller(str(self._plain.decoder))
+        for text, i in tokens.items():
+            added = self._added.get(i)
+            found[i] = spell(text) if added is None else text if added.special else text.encode()
+        return found
+
+    @cached_property
+    def _anchor(self) -> list[int]:
+        return self.encode(ANCHOR, bos=False)
+
+    def encode_within(self, text: str) -> list[int]:
+        ids, before = self.encode(ANCHOR + text, bos=False), len(self._anchor)
+        return ids[before:] if ids[:before] == self._anchor else self.encode(text, bos=False)
 
     @cached_property
     def _template(self) -> str | None:
@@ -209,27 +236,34 @@ class FolderTokenizer(Tokenizer):
 
 
 class ToyTokenizer(Tokenizer):
-    """One letter per id, for toy models."""
+    """One word per id, for toy models; a text is read from the left, the longest word first."""
 
     bos = eos = None
 
-    def __init__(self, vocab: int) -> None:
-        self.vocab_size = vocab
-        self._letters = [chr(ord("a") + i) if i < 26 else chr(0x4E00 + i) for i in range(vocab)]  # noqa: PLR2004
-        self._ids = {letter: i for i, letter in enumerate(self._letters)}
+    def __init__(self, *words: str) -> None:
+        self.vocab_size = len(words)
+        self._words = words
+        self._ids = {word: i for i, word in enumerate(words)}
+        self._reader = re.compile(_any(words))
 
     def encode(self, text: str, *, specials: bool = False, bos: bool = True) -> list[int]:
-        strange = sorted(set(text) - self._ids.keys())
+        strange = self._reader.sub("", text)
         if strange:
-            known = f"{self._letters[0]} to {self._letters[-1]}"
+            known = f"{self._words[0]} to {self._words[-1]}"
             raise RequestError(f"the toy model has no token {strange[0]!r}; write with its letters {known}.")
-        return [self._ids[letter] for letter in text]
+        return self.encode_within(text)
+
+    def encode_within(self, text: str) -> list[int]:
+        return [self._ids[word] for word in self._reader.findall(text)]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        return "".join(self._letters[token] for token in ids)
+        return "".join(self._words[token] for token in ids)
 
     def token_text(self, token: int) -> str:
-        return self._letters[token]
+        return self._words[token]
+
+    def pieces(self) -> list[Piece]:
+        return [word.encode() for word in self._words]
 
     @property
     def has_chat(self) -> bool:
@@ -257,6 +291,28 @@ def _load(folder: Path) -> tokenizers.Tokenizer:
     except Exception as error:  # whatever the older format's code raises
         message = f"the tokenizer in {folder} cannot be read ({error})"
         raise ModelError(f"{message}; convert it to tokenizer.json with AutoTokenizer and save_pretrained.") from error
+
+
+def _speller(decoder: str) -> Callable[[str], bytes]:
+    """How a vocabulary writes its tokens, by its decoder: bytes as letters (2019, GPT-2), or a mark for the space."""
+    if "ByteLevel" in decoder:
+        return lambda text: bytes(_LETTERS[c] for c in text) if _LETTERS.keys() >= set(text) else text.encode()
+
+    def spell(text: str) -> bytes:
+        fallback = re.fullmatch(r"<0x([0-9A-F]{2})>", text) if "ByteFallback" in decoder else None
+        return bytes.fromhex(fallback[1]) if fallback else text.replace("\u2581", " ").encode()
+
+    return spell
+
+
+def _letters() -> dict[str, int]:
+    """The letters of byte-level vocabularies: what can be seen stands for itself, the rest follows from 256 on."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {chr(b): b for b in seen} | {chr(256 + i): b for i, b in enumerate(hidden)}
+
+
+_LETTERS = _letters()
 
 
 def _map_text(value: Any, change: Any) -> Any:  # noqa: ANN401

@@ -22,7 +22,15 @@ FLOOR = 0.025  # the least probability at small vocabularies, so that every bran
 class ToyModel(Model):
     """p(next | last two tokens) = table[before last, last]; "before last" is `vocab` at the start of a text."""
 
-    def __init__(self, vocab: int = 3, seed: int = 0, context_length: int = 64, eos: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        vocab: int = 3,
+        seed: int = 0,
+        context_length: int = 64,
+        eos: tuple[int, ...] = (),
+        words: tuple[str, ...] = (),  # what the tokens write, in place of `vocab` letters
+    ) -> None:
+        vocab = len(words) or vocab
         if not 2 <= vocab <= 512:  # noqa: PLR2004 - the table has vocab^3 entries
             raise ConfigError(f"a toy model has a vocabulary of 2 to 512, not {vocab}; choose another.")
         rng = np.random.default_rng((seed, vocab))
@@ -32,7 +40,8 @@ class ToyModel(Model):
         self._logits = torch.from_numpy(np.log(self.table))
         layout = KVLayout((1,), (1,), torch.float64, torch.device("cpu"))
         size, nbytes = 2 * vocab + 1, self.table.nbytes
-        name = f"toy:{seed}:{vocab}"
+        name = f"toy:{seed}:{'+'.join(words) or vocab}"
+        self.words = words or tuple(chr(ord("a") + i) if i < 26 else chr(0x4E00 + i) for i in range(vocab))  # noqa: PLR2004
         self.info = ModelInfo(name, vocab, context_length, size, 1, layout, eos, None, nbytes, padded=True)
 
     def probs(self, context: Sequence[int]) -> Floats:
@@ -89,8 +98,10 @@ class ToyModel(Model):
 
 
 def toy_by_name(name: str) -> ToyModel:
-    """`toy:SEED` or `toy:SEED:VOCAB`."""
+    """`toy:SEED`, `toy:SEED:VOCAB`, or `toy:SEED:WORDS` with what its tokens write, as in toy:0:a+b+ab."""
     parts = name.split(":")[1:]
-    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and len(part) < 10 for part in parts):  # noqa: PLR2004
+    words = tuple(parts.pop().split("+")) if len(parts) == 2 and "+" in parts[1] else ()  # noqa: PLR2004
+    sound = all(part.isdecimal() and len(part) < 10 for part in parts) and len(set(words) - {""}) == len(words)  # noqa: PLR2004
+    if not 1 <= len(parts) <= 2 or not sound:  # noqa: PLR2004
         raise ConfigError(f"{name!r} is not a toy model; write toy:SEED or toy:SEED:VOCAB, as in toy:0:3.")
-    return ToyModel(vocab=int(parts[1]) if len(parts) > 1 else 3, seed=int(parts[0]))
+    return ToyModel(vocab=int(parts[1]) if len(parts) > 1 else 3, seed=int(parts[0]), words=words)

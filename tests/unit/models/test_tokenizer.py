@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import ModelError, RequestError
-from forerun.models.tokenizer import FolderTokenizer, Tokenizer, ToyTokenizer
+from forerun.models.tokenizer import FolderTokenizer, Tokenizer
+from forerun.models.toy import ToyModel
 
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<s>", "</s>"]
 TEMPLATE = (
@@ -196,7 +197,7 @@ def test_toy():
     assert toy.encode("abdc") == [0, 1, 3, 2]
     assert toy.decode([0, 1, 3, 2]) == "abdc"
     assert (toy.vocab_size, toy.eos, toy.has_chat, toy.token_text(2)) == (4, None, False, "c")
-    assert len(set(ToyTokenizer(300)._letters)) == 300
+    assert len(set(ToyModel(300).words)) == 300
     with pytest.raises(RequestError, match="no token 'e'; write with its letters a to d"):
         toy.encode("ae")
     with pytest.raises(RequestError, match="no chat template"):

@@ -111,6 +111,8 @@ def test_without_its_layer_it_sees_one_token(model, cache):
 def test_names():
     assert load_model("toy:4:5").info.vocab_size == 5
     assert np.array_equal(load_model("toy:4").table, ToyModel(seed=4).table)
-    for name in ("toy:", "toy:x", "toy:1:2:3", "toy:1:1", "toy:1:100000"):
+    assert load_model("toy:4:a+b+ab").words == ("a", "b", "ab")
+    assert load_model("toy:4:a+b+ab").info.name == "toy:4:a+b+ab"
+    for name in ("toy:", "toy:x", "toy:1:2:3", "toy:1:1", "toy:1:100000", "toy:1:a+", "toy:1:a+a", "toy:a+b"):
         with pytest.raises(ConfigError, match="toy"):
             load_model(name)
