@@ -223,74 +223,83 @@ void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
 
 #if defined(__AVX512VNNI__)
 
-// Sums of R rows and a tile of INT4 from the nibbles as they are, for few rows; the same whole numbers.
-template <int R>
-INLINE void four_tile(const uint8_t* tile, const Matrix& m, int64_t t, const Activations& in, int64_t row, vf (&out)[R][2]) {
-    const int8_t* x = in.whole + row * in.stride;
-    const int32_t* groups = in.groups + row * (in.stride / GROUP);
+// INT4 for few rows from the nibbles as they are; the same whole numbers.
+template <int T, int R, typename Done>
+INLINE void four_tiles(const Matrix& m, int64_t t, const Activations& in, Done&& done) {
+    const int64_t next = tile_bytes(m.kind, m.inputs), each = in.stride / GROUP;
+    const uint8_t* tile = m.data + t * next;
+    const int8_t* x = in.whole;
+    const int32_t* groups = in.groups;
     const __m512i nibble = _mm512_set1_epi8(0x0f);
-    vi totals[R][2];
-    unroll<R>([&](auto r) { totals[r.value][0] = totals[r.value][1] = splat_whole(128 * in.sums[row + r.value]); });
+    vi totals[T][R][2] = {};
     for (int64_t i = 0; i < m.inputs; i += 64, tile += FOUR, x += 64, groups += 2) {
-        unroll<17>([&](auto line) {
-            __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * line.value, 0, 2);
-            __builtin_prefetch(tile + NEAR_FOUR + 64 * line.value, 0, 3);
-        });
-        vi sums[R][2][2];
-        unroll<R>([&](auto r) {
-            unroll<2>([&](auto g) {
-                sums[r.value][g.value][0] = sums[r.value][g.value][1] =
-                    splat_whole(-8 * groups[r.value * (in.stride / GROUP) + g.value]);  // nibbles are kept as w + 8
-            });
-        });
-        unroll<8>([&](auto q) {
-            __m512i w[2][2];
-            unroll<2>([&](auto half) {
-                const __m512i both = _mm512_loadu_si512(tile + (2 * q.value + half.value) * 64);
-                w[0][half.value] = _mm512_and_si512(both, nibble);
-                w[1][half.value] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
-            });
-            unroll<R>([&](auto r) {
-                unroll<2>([&](auto g) {
-                    int32_t four; std::memcpy(&four, x + r.value * in.stride + 32 * g.value + 4 * q.value, 4);
-                    const __m512i b = _mm512_set1_epi32(four);
-                    unroll<2>([&](auto half) {
-                        vi& sum = sums[r.value][g.value][half.value];
-                        sum = (vi)_mm512_dpbusd_epi32((__m512i)sum, w[g.value][half.value], b);
-                    });
-                });
-            });
-        });
-        unroll<2>([&](auto g) {
-            unroll<2>([&](auto half) {
-                const uint8_t* at = tile + 1024 + TILE * g.value + 16 * half.value;
-                const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at));
-                const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
-                const vi by = (vi)m & 15;
-                unroll<R>([&](auto r) {
-                    const __m512i sum = (__m512i)sums[r.value][g.value][half.value];
-                    const __m512i more = _mm512_set1_epi32(groups[r.value * (in.stride / GROUP) + g.value]);
-                    totals[r.value][half.value] += (vi)_mm512_mask_add_epi32(sum, flipped, sum, more) * by;
-                });
-            });
-        });
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n) {
+            const uint8_t* at = tile + n * next;
+#pragma GCC unroll 17
+            for (int line = 0; line < 17; ++line) {
+                __builtin_prefetch(at + FOUR + 64 * line, 0, 3);
+                __builtin_prefetch(at + NEAR_FOUR + 64 * line, 0, 2);
+            }
+            vi sums[R][2][2];
+#pragma GCC unroll 2
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                for (int g = 0; g < 2; ++g) sums[r][g][0] = sums[r][g][1] = splat_whole(-8 * groups[r * each + g]);  // nibbles are kept as w + 8
+#pragma GCC unroll 8
+            for (int q = 0; q < 8; ++q) {
+                __m512i w[2][2];
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    const __m512i both = _mm512_loadu_si512(at + (2 * q + half) * 64);
+                    w[0][half] = _mm512_and_si512(both, nibble);
+                    w[1][half] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+                }
+#pragma GCC unroll 2
+                for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+                    for (int g = 0; g < 2; ++g) {
+                        int32_t four; std::memcpy(&four, x + r * in.stride + 32 * g + 4 * q, 4);
+                        const __m512i b = _mm512_set1_epi32(four);
+                        sums[r][g][0] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r][g][0], w[g][0], b);
+                        sums[r][g][1] = (vi)_mm512_dpbusd_epi32((__m512i)sums[r][g][1], w[g][1], b);
+                    }
+            }
+#pragma GCC unroll 2
+            for (int g = 0; g < 2; ++g)
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    const __m512i many = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(at + 1024 + TILE * g + 16 * half)));
+                    const __mmask16 flipped = _mm512_test_epi32_mask(many, _mm512_set1_epi32(FLIPPED));
+                    const vi by = (vi)many & 15;
+#pragma GCC unroll 2
+                    for (int r = 0; r < R; ++r) {
+                        const __m512i sum = (__m512i)sums[r][g][half], more = _mm512_set1_epi32(groups[r * each + g]);
+                        totals[n][r][half] += (vi)_mm512_mask_add_epi32(sum, flipped, sum, more) * by;
+                    }
+                }
+        }
     }
-    unroll<R>([&](auto r) { widen<1>(m, t, in, row + r.value, totals + r.value, out[r.value]); });
+#pragma GCC unroll 2
+    for (int n = 0; n < T; ++n)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+            const vi kept[1][2] = {{totals[n][r][0] + 128 * in.sums[r], totals[n][r][1] + 128 * in.sums[r]}};  // as of INT8
+            vf out[2];
+            widen<1>(m, t + n, in, r, kept, out);
+            if (m.bias) {
+                out[0] += load(m.bias + (t + n) * TILE);
+                out[1] += load(m.bias + (t + n) * TILE + 16);
+            }
+            done(r, t + n, out[0], out[1]);
+        }
 }
 
 template <int R, typename Done>
 __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Activations& in, Done done) {
-    for (int64_t t = tiles.begin; t < tiles.end; ++t) {
-        vf out[R][2];
-        four_tile<R>(m.data + t * tile_bytes(m.kind, m.inputs), m, t, in, 0, out);
-        unroll<R>([&](auto r) {
-            if (m.bias) {
-                out[r.value][0] += load(m.bias + t * TILE);
-                out[r.value][1] += load(m.bias + t * TILE + 16);
-            }
-            done(r.value, t, out[r.value][0], out[r.value][1]);
-        });
-    }
+    int64_t t = tiles.begin;
+    for (; t + 2 <= tiles.end; t += 2) four_tiles<2, R>(m, t, in, done);
+    for (; t < tiles.end; ++t) four_tiles<1, R>(m, t, in, done);
 }
 
 #endif
