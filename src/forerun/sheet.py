@@ -42,7 +42,7 @@ class Sheet:
     ) -> None:
         self.draft, self.rng, self.greedy, self.start = draft, context.rng, context.sampling.greedy, start
         self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
-        self.rows = torch.empty(0)  # p [rows, vocab], on the device
+        self.rows = torch.empty(0)  # p [rows, vocab], on the device; what it is made of where the request is greedy
 
     @property
     def worthwhile(self) -> bool:
@@ -70,7 +70,7 @@ class Sheet:
         bent, stuck = self.shaper.bent(logits, lambda row: (*self.start.path, *path_to(self.draft, row - 1)))
         parts = [stuck if stuck is not None else bent.new_zeros(len(bent))]
         if self.greedy:
-            best = bent.argmax(-1, keepdim=True)
+            self.rows, best = bent, bent.argmax(-1, keepdim=True)
             parts += [best, (bent.gather(1, best) - bent.logsumexp(-1, keepdim=True)).exp()]
         else:
             self.rows = self.shaper.shape(bent)
@@ -146,6 +146,19 @@ class Answers:
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self.best[node + 1]) if self.best else Dist(self.stages[node + 1, 0])
+
+    @property
+    def text(self) -> Sequence[int]:
+        """Prompt and output so far."""
+        return self.sheet.shaper.tokens
+
+    @cached_property
+    def _soft(self) -> Floats:
+        return fetch(self.sheet.shaper.soft(self.sheet.rows))
+
+    def soft(self, node: int) -> Dist:
+        """As the answer, at temperature 1 where the request is greedy; fetched, as nobody asks ahead for it."""
+        return Dist(self._soft[node + 1]) if self.best else self[node]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,16 @@ def test_same_numbers_same_verdict(sampling, kind, parents, monkeypatch):
         assert "rejection" in {name for name, path in met if path}, "nothing was accepted; the test shows nothing"
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_soft_rows_are_those_of_the_host(sampling):
+    draft = draft_of(np.random.default_rng(3), FORKS, "chosen")
+    near, ask, _ = both(SAMPLINGS[sampling], draft, 3)
+    far = ask()
+    for node in range(-1, len(draft)):
+        assert np.array_equal(far.soft(node).probs, near.soft(node).probs)
+    assert list(far.text) == list(near.text) == [1, 3, 1]
+
+
 def test_what_was_not_asked_is_fetched():
     draft = draft_of(np.random.default_rng(1), FORKS, "dense")
     near, ask, rng = both(Sampling(), draft, 1)
