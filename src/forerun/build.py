@@ -70,7 +70,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     drafter = choices.drafter.member(choices.drafter.options, setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
-    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
+    parts = Parts(guard, choices.verifier.member(choices.verifier.options), setup, far)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),
