@@ -55,6 +55,16 @@ def choose_all(config: Config, options: Mapping[str, Any], companion: str | None
     return Choices(drafter=choose(DRAFTERS, drafter, options), **chosen)
 
 
+def caveat(choices: Choices) -> str | None:
+    """In which way the text is not the model's own, and what to do about it; None where it is."""
+    lossy = [choice for choice in vars(choices).values() if not choice.member.facts.exact]
+    if not lossy:
+        return None
+    said = [f"{c.family} {c.name!r} writes from {c.member.facts.law or 'another'}" for c in lossy]
+    left = " and ".join(c.family for c in lossy)
+    return f"{', '.join(said)}: not the model's own distribution; leave {left} out for that."
+
+
 def build_engine(
     config: Config, model: Model, decode: Callable[..., str], options: Mapping[str, Any] | None = None
 ) -> Engine:
@@ -79,7 +89,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
-    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats)
+    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats, caveat(choices))
 
 
 def load_target(config: Config) -> Model:

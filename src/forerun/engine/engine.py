@@ -57,8 +57,10 @@ class Engine:
         limits: Limits,
         decode: Callable[[Sequence[int]], str],
         stats: EngineStats | None = None,
+        caveat: str | None = None,
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
+        self.caveat = caveat  # how its texts differ from the model's own distribution, in a sentence
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
