@@ -5,7 +5,7 @@ renormalised result of the one before (as in transformers). Ties go to the lowes
 Does not: draw anything (`rng.py`), or report log-probabilities of the changed distribution (`logprobs` are raw).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -125,7 +125,7 @@ class Rows:
         if 0 in rows:
             raise RequestError(STUCK)
         self.stuck = frozenset(row - 1 for row in rows)
-        self._shaper, self._bent = shaper, bent
+        self._shaper, self._bent, self._states = shaper, bent, States(output.hidden, len(draft))
         self._best: Sequence[int] | None = None
         if not context.sampling.greedy:
             self._rows = fetch(shaper.shape(bent))
@@ -147,6 +147,24 @@ class Rows:
     def soft(self, node: int) -> Dist:
         """As the row, at temperature 1 where the request is greedy."""
         return self[node] if self._best is None else Dist(self._soft[node + 1])
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the layer made of the node's token."""
+        return self._states.at(layer, node)
+
+
+class States:
+    """Hidden states of the last rows of a work, fetched layer by layer when they are asked for."""
+
+    def __init__(self, hidden: Mapping[int, torch.Tensor], nodes: int) -> None:
+        self.hidden, self.nodes, self._fetched = hidden, nodes, dict[int, Floats]()
+
+    def at(self, layer: int, node: int) -> Floats:
+        """[hidden] of a node; of the last committed token for -1."""
+        if layer not in self._fetched:
+            self._fetched[layer] = fetch(self.hidden[layer][-1 - self.nodes :].float())
+        found: Floats = self._fetched[layer][node + 1]
+        return found
 
 
 def path_to(draft: Draft, node: int) -> Path:

@@ -16,7 +16,7 @@ import torch
 from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.rng import Purpose
-from forerun.sampling import STUCK, Path, Shaper, path_to
+from forerun.sampling import STUCK, Path, Shaper, States, path_to
 from forerun.types import Context, Dist, Draft, Floats
 
 _NOTHING = Draft()
@@ -139,6 +139,7 @@ class Answers:
 
     def __init__(self, sheet: Sheet, stuck: frozenset[int]) -> None:
         self.sheet, self.stuck = sheet, stuck
+        self.states = States({}, 0)  # of the pass that brought the answers
         self.best: list[int] = []  # of every row, where the request is greedy
         self.chances: list[float] = []  # of these
         self.stages: dict[tuple[int, int], Stage] = {}  # by row and number of refused children
@@ -159,6 +160,10 @@ class Answers:
     def soft(self, node: int) -> Dist:
         """As the answer, at temperature 1 where the request is greedy; fetched, as nobody asks ahead for it."""
         return Dist(self._soft[node + 1]) if self.best else self[node]
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the layer made of the node's token; fetched as well."""
+        return self.states.at(layer, node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,10 @@ class Target(Protocol):
         """The same, but at temperature 1 where the request is greedy: by what a rule with a tolerance measures."""
         ...
 
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the target's layer made of the node's token, [hidden]; of layers that the verifier asked for."""
+        ...
+
 
 @dataclass(frozen=True)
 class Draft:

@@ -169,3 +169,11 @@ def test_a_greedy_request_has_soft_rows_at_temperature_1(options, logits):
         assert np.array_equal(warm.soft(node).probs, warm[node].probs)
         assert greedy[node].only == greedy.soft(node).probs.argmax()
     assert list(greedy.text) == TOKENS
+
+
+def test_hidden_states_are_those_of_the_last_rows():
+    """A work holds pending tokens, then the draft; node -1 is the last pending one."""
+    draft, hidden = Draft.chain((10, 11)), {4: torch.arange(10.0).view(5, 2)}
+    output = Output(torch.zeros(3, VOCAB), (0, 0, 0), (0.0, 0.0, 0.0), hidden=hidden)
+    rows = Rows(output, Context(0, TOKENS, PROMPT, Sampling(), CounterRng(0)), draft)
+    assert [rows.hidden(4, node).tolist() for node in (-1, 0, 1)] == [[4, 5], [6, 7], [8, 9]]

@@ -14,7 +14,7 @@ import torch
 from forerun.drafters.contract import Drafter
 from forerun.member import Member
 from forerun.reader import Page, Reader
-from forerun.sampling import Rows
+from forerun.sampling import Rows, States
 from forerun.sheet import Answers, Sheet
 from forerun.types import Context, Draft, Output, Setup, Turn, Work
 from forerun.verifiers.contract import Verifier
@@ -57,7 +57,9 @@ class Plan:
     def target(self, output: Output, context: Context, eos: tuple[int, ...]) -> Rows | Answers:
         """p after every node of the draft. RequestError where bans leave no token to draw."""
         if self.sheet is not None and output.answers is not None:
-            return self.sheet.read(output.answers)
+            answers = self.sheet.read(output.answers)
+            answers.states = States(output.hidden, len(self.draft))
+            return answers
         return Rows(output, context, self.draft, eos)
 
 
