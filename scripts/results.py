@@ -142,7 +142,7 @@ def fidelity_rows(report: Report) -> list[tuple[str, ...]]:
             f"{c['chosen']:.1%}",
             f"{c['same_text']:.0%}",
             f"{c['loglik']:.3f}",
-            f"{c['difference']:+.3f} ± {c['difference_error']:.3f}",
+            *(f"{c[name]['mean']:+.3f} ± {c[name]['error']:.3f}" for name in ("difference", "surplus")),
             " / ".join(f"{tau:.2f}" for tau in c["steps"].values()),
             " / ".join(f"{ratio:.2f}" for ratio in c["over_exact"].values()),
         )
@@ -168,7 +168,8 @@ CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms"
 CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
 FIDELITY = (
     *("method", "exact for", "distance on toys", "greedy: the model's choice", "same greedy text"),
-    *("sampled: nats per token", "over plain sampling", "tokens per step, greedy / sampled", "over the exact rule"),
+    *("sampled: nats per token", "over plain sampling", "over what the model expects"),
+    *("tokens per step, greedy / sampled", "over the exact rule"),
 )
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")

@@ -8,13 +8,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun import host
+from forerun.decoders.contract import Plan
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose, invert
 from forerun.sampling import Rows
 from forerun.sheet import Sheet, Start
 from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
-from forerun.types import Context, Dist, Draft, Output, Sampling
+from forerun.types import Context, Dist, Draft, Output, Sampling, Work
 from forerun.verifiers import VERIFIERS
 
 V = 11
@@ -88,9 +89,15 @@ def both(sampling, draft, seed):
     """(rows on the host, answers asked ahead) for the same logits and numbers."""
     logits = torch.randn(len(draft) + 1, V, generator=torch.Generator().manual_seed(seed)) * 2
     context = Context(0, (1, 3, 1), 2, sampling, CounterRng(seed))
-    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()))
+    hidden = {-1: torch.randn(len(draft) + 3, 7, generator=torch.Generator().manual_seed(seed))}
+    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()), hidden=hidden)
     sheet = Sheet(context, draft, (0,))
-    return Rows(output, context, draft, (0,)), lambda: sheet.read(host.fetch(sheet(logits))), context.rng
+
+    def ask():
+        answered = replace(output, answers=host.fetch(sheet(logits)))
+        return Plan(Work(0, ()), draft, sheet).target(answered, context, (0,))
+
+    return Rows(output, context, draft, (0,)), ask, context.rng
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -123,6 +130,7 @@ def test_soft_rows_are_those_of_the_host(sampling):
     far = ask()
     for node in range(-1, len(draft)):
         assert np.array_equal(far.soft(node).probs, near.soft(node).probs)
+        assert np.array_equal(far.hidden(-1, node), near.hidden(-1, node))
     assert list(far.text) == list(near.text) == [1, 3, 1]
 
 

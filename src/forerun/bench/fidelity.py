@@ -2,8 +2,10 @@
 
 On toy models the distance is exact: every outcome is visited, with a drafter of the wrong opinion. On a real pair: at
 temperature 0 the share of tokens that the target itself would have chosen after the same beginning; at temperature 1
-the log-likelihood of the texts under the target, against plain sampling of the same prompts; tokens per step against
-the exact rule with the same drafter. The methods are those of the tables whose facts say that they are not exact.
+the log-likelihood of the texts under the target, against plain sampling of the same prompts, and the surplus of this
+log-likelihood over what the target expects at the same places (minus its entropy), which is 0 in the mean for an exact
+method, whatever the prompts; tokens per step against the exact rule with the same drafter. The methods are those of the
+tables whose facts say that they are not exact.
 Does not: judge texts; a likelier text is not a better one, and plain sampling is what the model means.
 """
 
@@ -64,6 +66,8 @@ class Score:
     chosen: float  # share of tokens that are the target's most likely one after the same beginning
     same: float  # share of plain decoding's greedy text before the first difference
     loglik: float  # nats per token
+    surplus: float  # nats of the whole text over what the target expects of its own tokens there
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,10 @@ def run(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
     drawn: list[Score] = []
     for entrant in track(runners, "decoding", console=Console(stderr=True), transient=True):
         best, samples = _write(entrant.llm, load.items, order)
+        errors = [result.error for result in (*best, *samples) if result.error]
+        if errors:
+            notes.append(f"{entrant.name} was left out: {errors[0]}")
+            continue
         greedy, scores = greedy or best, _scores(plain.model, load.items, samples, None)
         drawn = drawn or scores
         case = _case(entrant, _scores(plain.model, load.items, best, greedy), scores, drawn)
@@ -131,8 +139,9 @@ def _with(plain: LLM, keywords: Mapping[str, Any], method: Mapping[str, str]) ->
 
 
 def toy_of(choice: Choice) -> Toy:
-    """A toy engine with this method: its toy options, and what was spelled."""
-    given = {f.name: v for f in fields(choice.options) if (v := getattr(choice.options, f.name)) != f.default}
+    """A toy engine with this method: its numbers and what was spelled, on toy models instead of files."""
+    values = {f: getattr(choice.options, f.name) for f in fields(choice.options)}
+    given = {f.name: value for f, value in values.items() if value != f.default or isinstance(value, int | float)}
     options = replace(choice.member.toy(), **given)
     method: dict[str, Any] = {choice.family: replace(choice, options=options)}
     return Toy(drafter=TOY_DRAFTER, **method)
@@ -148,9 +157,10 @@ def toy_distance(toy: Toy) -> float:
 
 def _write(llm: LLM, items: Sequence[workloads.Item], order: Order) -> tuple[list[Result], list[Result]]:
     """The greedy text of every prompt, and its samples at temperature 1."""
-    prompts = [item.tokens for item in items]
-    greedy = Sampling(temperature=0, max_tokens=order.max_tokens, seed=0)
-    return llm.generate(prompts, greedy), llm.generate(prompts, replace(greedy, temperature=1.0), order.samples)
+    greedy = Sampling(temperature=0, max_tokens=order.max_tokens)
+    drawn = [replace(greedy, temperature=1.0, seed=seed) for seed in range(len(items))]  # prompts are independent
+    samples = [llm.generate([item.tokens], s, order.samples) for item, s in zip(items, drawn, strict=True)]
+    return llm.generate([item.tokens for item in items], greedy), [result for some in samples for result in some]
 
 
 def _scores(
@@ -163,11 +173,13 @@ def _scores(
         tokens, output = (*result.prompt_tokens, *result.tokens), torch.tensor(result.tokens)
         with torch.inference_mode():
             logits = one_pass(model, tokens[:-1], len(output)).double()
-        loglik = logits.log_softmax(-1).gather(1, output[:, None]).mean()
+        logs = logits.log_softmax(-1)
+        said, entropy = logs.gather(1, output[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
         same = _same(plain[number].tokens, result.tokens) if plain is not None else 0.0
         chosen = float((logits.argmax(-1) == output).double().mean())
         item = items[number // many]
-        found.append(Score(item.category, number // many, chosen, same, float(loglik)))
+        sums = float(said.mean()), float((said + entropy).sum()), len(output)
+        found.append(Score(item.category, number // many, chosen, same, *sums))
     return found
 
 
@@ -193,18 +205,24 @@ def _case(entrant: Entrant, best: Sequence[Score], drawn: Sequence[Score], plain
 
 
 def _figures(best: Sequence[Score], drawn: Sequence[Score], plain: Sequence[Score]) -> dict[str, Any]:
-    """Means over texts; the difference is that of prompts, each with all its samples."""
+    """Means over texts; what has an interval is the mean over prompts, each with all its samples."""
     prompts = sorted({score.prompt for score in drawn})
     means = [[fmean(s.loglik for s in scores if s.prompt == p) for p in prompts] for scores in (drawn, plain)]
-    differences = [mine - theirs for mine, theirs in zip(*means, strict=True)]
-    error = SURE * stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else None
+    length = sum(score.tokens for score in drawn) / len(prompts)
+    surplus = [sum(s.surplus for s in drawn if s.prompt == p) / length for p in prompts]
     return {
         "chosen": round(fmean(score.chosen for score in best), 4),
         "same_text": round(fmean(score.same for score in best), 4),
         "loglik": round(fmean(means[0]), 4),
-        "difference": round(fmean(differences), 4),
-        "difference_error": error if error is None else round(error, 4),  # half of the 95 % interval
+        "difference": _interval([mine - theirs for mine, theirs in zip(*means, strict=True)]),
+        "surplus": _interval(surplus),
     }
+
+
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    """The mean, and half of its 95 % interval."""
+    error = round(SURE * stdev(values) / len(values) ** 0.5, 4) if len(values) > 1 else None
+    return {"mean": round(fmean(values), 4), "error": error}
 
 
 def _tau(results: Sequence[Result]) -> float:
@@ -226,30 +244,37 @@ HEADER = (
     "same text",
     "sampled: log p",
     "over plain",
+    "surplus",
     "tokens/step",
     "over exact",
 )
 CAPTION = (
     "distance: total variation to the model's law, three tokens of toy models, exact; chosen: share of tokens that the "
     "model itself finds likeliest; same text: share of the greedy text before the first difference; log p: nats per "
-    "token under the model, over plain sampling with a 95 % interval; tokens per step: greedy / sampled."
+    "token under the model, over plain sampling with a 95 % interval; surplus: over what the model expects of its own "
+    "tokens at the same places, 0 for an exact method; tokens per step: greedy / sampled."
 )
 
 
 def rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """The cells below HEADER."""
     for case in report["cases"]:
-        error = case["difference_error"]
         yield (
             case["name"],
             f"{case['distance']:.3f}",
             f"{case['chosen']:.1%}",
             f"{case['same_text']:.0%}",
             f"{case['loglik']:.3f}",
-            f"{case['difference']:+.3f} ± " + ("–" if error is None else f"{error:.3f}"),
+            *(shown(case[name]) for name in ("difference", "surplus")),
             " / ".join(f"{tau:.2f}" for tau in case["steps"].values()),
             " / ".join(f"{ratio:.2f}" for ratio in case["over_exact"].values()),
         )
+
+
+def shown(interval: Mapping[str, float | None]) -> str:
+    """A mean with half of its interval."""
+    error = interval["error"]
+    return f"{interval['mean']:+.3f} ± " + ("–" if error is None else f"{error:.3f}")
 
 
 def show(report: Mapping[str, Any]) -> None:

@@ -13,5 +13,6 @@ VERIFIERS = Registry(
         "typical": "typical:TypicalVerifier",
         "bild": "bild:BildVerifier",
         "reward-guided": "reward_guided:RewardGuidedVerifier",
+        "judge": "judge:JudgeVerifier",
     },
 )

@@ -4,6 +4,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -45,7 +46,7 @@ def test_what_is_exact_loses_nothing(cases):
     for name in (fidelity.PLAIN, fidelity.EXACT, NOTHING):
         assert cases[name]["distance"] < 1e-9
         assert cases[name]["chosen"] == cases[name]["same_text"] == 1
-    assert cases[fidelity.PLAIN]["difference"] == cases[NOTHING]["difference"] == 0
+    assert cases[fidelity.PLAIN]["difference"] == cases[NOTHING]["difference"] == {"mean": 0, "error": 0}
     assert cases[fidelity.EXACT]["over_exact"] == {"greedy": 1, "drawn": 1}
     assert cases[fidelity.PLAIN]["steps"] == cases[NOTHING]["steps"] == {"greedy": 1, "drawn": 1}
 
@@ -69,18 +70,39 @@ def test_a_text_is_scored_by_the_models_own_table():
     for text, score in zip(texts, scores, strict=True):
         rows = [model.probs((*prompt, *text[:i])) for i in range(3)]
         assert score.loglik == pytest.approx(sum(math.log(row[t]) for row, t in zip(rows, text, strict=True)) / 3)
+        entropies = [-sum(x * math.log(x) for x in row) for row in rows]
+        assert score.surplus == pytest.approx(3 * score.loglik + sum(entropies))
         assert score.chosen == pytest.approx(sum(row.argmax() == t for row, t in zip(rows, text, strict=True)) / 3)
     assert [score.same for score in scores] == [pytest.approx(1 / 3), 1]
 
 
-def test_the_interval_is_that_of_prompts():
-    def of(logliks):
-        return [fidelity.Score("story", i // 2, 1, 1, value) for i, value in enumerate(logliks)]
+def test_intervals_are_those_of_prompts():
+    def of(logliks, surplus=(0,) * 6):
+        pairs = zip(logliks, surplus, strict=True)
+        return [fidelity.Score("story", i // 2, 1, 1, value, more, 5 + i) for i, (value, more) in enumerate(pairs)]
 
-    found = fidelity._figures(of([0] * 6), of([-1, -3, -2, -2, -4, -2]), of([-2] * 6))
+    drawn = of([-1, -3, -2, -2, -4, -2], (3, -3, 2, 1, 0, 12))
+    found = fidelity._figures(of([0] * 6), drawn, of([-2] * 6))
     assert found["loglik"] == pytest.approx(-7 / 3, abs=1e-4)
-    assert found["difference"] == pytest.approx(-1 / 3, abs=1e-4)  # prompts: 0, 0, -1
-    assert found["difference_error"] == pytest.approx(1.96 * (1 / 3) ** 0.5 / 3**0.5, abs=1e-4)
+    third = 1.96 * (1 / 3) ** 0.5 / 3**0.5  # prompts: 0, 0, -1
+    assert found["difference"] == pytest.approx({"mean": -1 / 3, "error": third}, abs=1e-4)
+    assert found["surplus"]["mean"] == pytest.approx(15 / 45, abs=1e-4)  # nats of all texts over their tokens
+    alone = fidelity._figures(of([0] * 6), drawn[:2], drawn[:2])
+    assert alone["surplus"] == {"mean": 0, "error": None}
+    assert fidelity.shown(alone["surplus"]) == "+0.000 ± –"
+
+
+def test_the_surplus_of_the_models_own_samples_is_nothing():
+    model, prompt = ToyModel(3, 4), (0, 1)
+    rng, texts = np.random.default_rng(0), []
+    for _ in range(400):
+        text = prompt
+        while len(text) < 6:
+            text = (*text, int(rng.choice(3, p=model.probs(text))))
+        texts.append(SimpleNamespace(prompt_tokens=prompt, tokens=text[2:]))
+    scores = fidelity._scores(model, [Item("story", i, prompt) for i in range(400)], texts, None)
+    surplus = fidelity._figures(scores, scores, scores)["surplus"]
+    assert abs(surplus["mean"]) < 1.5 * surplus["error"] < 0.1
 
 
 def test_a_method_that_the_model_cannot_have_is_left_out_with_its_sentence(data):
@@ -89,6 +111,7 @@ def test_a_method_that_the_model_cannot_have_is_left_out_with_its_sentence(data)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert any("fs-gen was left out" in note and "names none" in note for note in found["notes"])
+    assert any("judge was left out" in note and "train one" in note for note in found["notes"])
     assert {case["family"] for case in found["cases"]} == {None, "verifier"}
 
 

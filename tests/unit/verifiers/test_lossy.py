@@ -1,19 +1,23 @@
 """The rules that are not exact: each paper's decision on hand-made distributions, and where it becomes exact."""
 
+import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from forerun.config import choose
+from forerun.drafters.contract import SoloDrafter
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose
-from forerun.testing import Reference, Toy, laws, outcomes
+from forerun.testing import Ask, Reference, Toy, distance, laws, outcomes
 from forerun.testing.checks import TREE
 from forerun.testing.toy import BushyDrafter
-from forerun.types import Dist, Draft
+from forerun.types import Dist, Draft, Facts, Sampling
 from forerun.verifiers import VERIFIERS
+from forerun.verifiers.judge import load
 from forerun.verifiers.reward_guided import variety
 
 CHAIN = "draft-model:model=toy:100,depth=2"
@@ -206,6 +210,89 @@ def test_variety_is_the_share_that_repeats_no_trigram():
     assert variety((), (5, 5, 5, 5)) == pytest.approx(1 / 2)
 
 
+# Judging by hidden states
+
+
+class Seen(Given):
+    """A target whose hidden states are given, the last committed token's first."""
+
+    def __init__(self, rows, states):
+        super().__init__(*rows)
+        self.states = states
+
+    def hidden(self, layer, node):
+        assert layer == 4
+        return np.array(self.states[node + 1])
+
+
+@pytest.fixture
+def head(tmp_path):
+    path = tmp_path / "head.json"
+    path.write_text('{"layer": 4, "bias": -1.0, "weight": [2.0, 0.5]}')
+    return path
+
+
+def test_a_judge_reads_the_state_of_the_token_itself(head):
+    draft = Draft.chain((4, 4), q=(Dist(EVEN), Dist(EVEN)))
+    never = np.array([0.25, 0.25, 0.25, 0.25, 0])  # rejection sampling accepts nothing of this draft
+    right, wrong = (0.5, 0.1), (0.5, -0.1)  # 2 x 0.5 + 0.5 x 0.1 - 1 is above 0, with -0.1 below
+    for states, path in [((wrong, right, right), (0, 1)), ((right, right, wrong), (0,)), ((right, wrong, right), ())]:
+        judged = verdict(f"judge:head={head}", draft, Seen([never] * 3, states))
+        assert judged.path == path
+        assert judged.token != 4
+    chance = 1 / (1 + math.exp(-0.05))
+    for threshold, path in ((chance - 1e-6, (0, 1)), (chance + 1e-6, ())):
+        assert verdict(f"judge:head={head},threshold={threshold}", draft, Seen([never] * 3, (right,) * 3)).path == path
+
+
+def test_what_the_judge_refuses_is_judged_by_rejection_sampling(head):
+    draft = Draft.chain((1,), q=(Dist(Q),))
+    bad = Seen([P, EVEN], [(0, 0)] * 2)
+    paths = [verdict(f"judge:head={head}", draft, bad, seed).path for seed in range(400)]
+    assert sum(path == (0,) for path in paths) / 400 == pytest.approx(P[1] / Q[1], abs=0.08)
+
+
+class TwosDrafter(SoloDrafter):
+    """A chain of twos."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """No options."""
+
+    def __init__(self, options, setup):
+        self.options = options
+
+    def propose_one(self, context, budget):
+        return Draft.chain((2,) * min(budget, 2), "twos")
+
+
+@pytest.mark.parametrize("passes", ["auto", "padded"])
+def test_the_engine_hands_a_judge_the_states_of_its_nodes(passes, tmp_path):
+    """A toy's state is one-hot of the last two tokens: a head that likes a 2 lets both pass."""
+    laws_by_liked = {}
+    for liked in (1, 2):
+        head = tmp_path / f"{liked}.json"
+        head.write_text(
+            json.dumps({"layer": -1, "bias": -0.5, "weight": [0.0] * 4 + [float(liked == t) for t in range(3)]})
+        )
+        toy = Toy(drafter=TwosDrafter, verifier=f"judge:head={head}").resized(passes=passes)
+        laws_by_liked[liked] = laws.output_law(toy, laws.SAMPLINGS["plain"])
+    model = ToyModel(3, 0)
+    assert distance(laws_by_liked[1], Reference(model).law(laws.PROMPT, laws.SAMPLINGS["plain"], 3)) < laws.TIGHT
+    assert laws_by_liked[2] == pytest.approx({(2, 2, t): chance for t, chance in enumerate(model.probs((2, 2)))})
+
+
+def test_a_head_of_another_model_is_refused(head):
+    text = Toy(drafter=TwosDrafter, verifier="judge:head=toy:0:8").build().write([Ask((0, 1), Sampling(max_tokens=3))])
+    assert "reads 8 numbers and the model's hidden states have 7" in text[0].error
+
+
+def test_the_bundled_head_reads_the_bundled_model():
+    assert len(load("reference").weight) == 320
+
+
 # Limits
 
 EXACT = [
@@ -214,6 +301,7 @@ EXACT = [
     "relaxed:top_k=0",
     "lenient:lenience=1",
     "reward-guided:threshold=1.1",
+    "judge:head=toy:0:7,threshold=1",
 ]
 
 
@@ -259,6 +347,8 @@ def test_at_temperature_0_it_is_not(spelled):
         ("relaxed:delta=2", "from 0 to 1"),
         ("lenient:lenience=0", "at most 1, which is exact"),
         ("lenient:lenience=1.2", "at most 1, which is exact"),
+        ("judge:threshold=-1", "probability"),
+        ("judge:head=no/such/file", "forerun train judge"),
         ("reward-guided:reward=no_such_module:f", "cannot be imported"),
         ("reward-guided:reward=forerun.types:nothing", "cannot be imported"),
         ("reward-guided:reward=", "cannot be imported"),
