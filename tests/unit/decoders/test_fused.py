@@ -64,6 +64,15 @@ def test_the_law_is_the_one_that_is_named(decoder, drafter, verifier):
 
 
 @pytest.mark.parametrize("decoder", LAWS, ids=lambda spelled: spelled.partition(":")[0])
+def test_the_law_is_the_same_in_padded_passes(decoder):
+    toy = Toy(drafter=TREE, decoder=decoder).resized(passes="padded")
+    fused = Reference(model_of(LAWS[decoder], 0))
+    for sampling in laws.SAMPLINGS.values():
+        law = laws.output_law(toy, sampling)
+        assert distance(fused.law(laws.PROMPT, sampling, LENGTH), law) < laws.TIGHT
+
+
+@pytest.mark.parametrize("decoder", LAWS, ids=lambda spelled: spelled.partition(":")[0])
 def test_another_law_is_seen(decoder):
     """The proof can fail: neither the target's law, nor that of other weights, passes for the fused one."""
     wanted = Reference(model_of(LAWS[decoder], 0)).law(laws.PROMPT, laws.SAMPLINGS["plain"], LENGTH)
