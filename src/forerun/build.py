@@ -60,9 +60,13 @@ def caveat(choices: Choices) -> str | None:
     lossy = [choice for choice in vars(choices).values() if not choice.member.facts.exact]
     if not lossy:
         return None
-    said = [f"{c.family} {c.name!r} writes from {c.member.facts.law or 'another'}" for c in lossy]
-    left = " and ".join(c.family for c in lossy)
-    return f"{', '.join(said)}: not the model's own distribution; leave {left} out for that."
+    said = " and ".join(_departure(c) for c in lossy)
+    return f"{said}; leave {' and '.join(c.family for c in lossy)} out for the model's own."
+
+
+def _departure(choice: Choice) -> str:
+    law, who = choice.member.facts.law, f"{choice.family} {choice.name!r}"
+    return f"{who} writes from {law}" if law else f"{who} changes the model's distribution"
 
 
 def build_engine(

@@ -54,11 +54,12 @@ def test_a_text_that_is_not_the_models_own_says_so(run):
     lossy = [*flags, "--verifier", "typical"]
     found = json.loads(run("generate", *lossy, "--json")[1])
     assert found["exact"] is False
-    assert found["caveat"].endswith("not the model's own distribution; leave verifier out for that.")
-    assert run("generate", *lossy)[2] == f"forerun: {found['caveat']}\n"
+    sentence = "verifier 'typical' changes the model's distribution; leave verifier out for the model's own."
+    assert found["caveat"] == sentence
+    assert run("generate", *lossy)[2] == f"forerun: {sentence}\n"
     both = [*lossy, "--decoder", "fs-gen:fast=toy:1:5,sure=0"]
     said = run("generate", *both)[2]
-    assert "the fast model's distribution where it is sure" in said
+    assert "decoder 'fs-gen' writes from the fast model's distribution where it is sure" in said
     assert "leave verifier and decoder out" in said
     assert "identical to plain decoding: no (" in run("demo", *both, "--repeats", "1")[1]
 

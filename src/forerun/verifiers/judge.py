@@ -87,11 +87,11 @@ class JudgeVerifier(SoloVerifier):
 
 def load(name: str) -> Head:
     """The head in a file; toy:SEED:WIDTH is a random one."""
-    if name.startswith("toy:"):
-        seed, width = (int(part) for part in name.split(":")[1:])
-        return Head(-1, np.random.default_rng(seed).normal(size=width), 0.0)
     place = files("forerun") / "reference" / "target" / "judge.json" if name == "reference" else Path(name)
     try:
+        if name.startswith("toy:"):
+            seed, width = (int(part) for part in name.split(":")[1:])
+            return Head(-1, np.random.default_rng(seed).normal(size=width), 0.0)
         found = json.loads(place.read_text(encoding="utf-8"))
         return Head(int(found["layer"]), np.array(found["weight"], np.float32), float(found["bias"]))
     except (OSError, ValueError, LookupError, TypeError) as problem:

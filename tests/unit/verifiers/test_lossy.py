@@ -349,6 +349,7 @@ def test_at_temperature_0_it_is_not(spelled):
         ("lenient:lenience=1.2", "at most 1, which is exact"),
         ("judge:threshold=-1", "probability"),
         ("judge:head=no/such/file", "forerun train judge"),
+        ("judge:head=toy:0", "forerun train judge"),
         ("reward-guided:reward=no_such_module:f", "cannot be imported"),
         ("reward-guided:reward=forerun.types:nothing", "cannot be imported"),
         ("reward-guided:reward=", "cannot be imported"),
