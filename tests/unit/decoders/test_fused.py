@@ -9,6 +9,7 @@ import torch
 
 from forerun.decoders.speculative_contrastive import UNLIKELY
 from forerun.errors import ConfigError
+from forerun.llm import LLM
 from forerun.models.toy import ToyModel
 from forerun.sampling import Shaper
 from forerun.testing import Ask, Reference, Toy, distance, laws
@@ -216,3 +217,17 @@ def test_penalties_and_temperature_apply_to_the_fused_law_once():
     assert {token: chance for (token,), chance in law.items()} == pytest.approx(
         {t: float(c) for t, c in enumerate(p) if c > 0}
     )
+
+
+@pytest.mark.parametrize("decoder", ["speculative-ensemble", "speculative-contrastive", "fs-gen", "entropy-adaptive"])
+def test_on_the_bundled_pair_drafts_change_nothing(decoder):
+    """Greedy text of a law over real models, and sampled text by seed, do not depend on who guesses."""
+    prompt = "Once upon a time there was a"
+    kept = {"decoder": decoder, "verifier": "match", "threads": 1, "max_requests": 2, "context_length": 128}
+    plain = LLM(drafter="none", **kept)
+    drafted = LLM(plain.model, plain.tokenizer, drafter="draft-model:depth=3", **kept)
+    for sampling in (Sampling(temperature=0, max_tokens=40), Sampling(seed=3, max_tokens=40)):
+        alone, fast = (llm.generate([prompt], sampling)[0] for llm in (plain, drafted))
+        assert fast.tokens == alone.tokens
+        assert fast.stats.steps < alone.stats.steps
+        assert fast.caveat == alone.caveat != plain.plain().engine.caveat
