@@ -24,8 +24,8 @@ from forerun.bench import machine, workloads
 from forerun.bench.equality import first_difference
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.build import FAMILIES
-from forerun.config import Choice, choose
-from forerun.errors import ConfigError, unknown
+from forerun.config import Choice, Config, choose
+from forerun.errors import ConfigError, RequestError, unknown
 from forerun.llm import LLM, Result
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
@@ -81,34 +81,25 @@ class Entrant:
     """One way to decode."""
 
     name: str
-    llm: LLM
-    toy: Toy  # the same on toy models
+    toy: Toy  # on toy models
+    method: Mapping[str, str]  # keywords on the real ones
     choice: Choice | None = None  # the method that is not exact
 
 
 def run(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
     """Every method on toys and on the real pair."""
-    keywords = dict(config)
+    keywords = {name: value for name, value in config.items() if name not in JUDGES}
     plain, notes = open_plain(keywords)
     room = plain.engine.limits.context_length - order.max_tokens
     load = workloads.encode(workloads.load(order.categories, order.prompts, order.data), plain.tokenizer, room)
-    exact = _with(plain, keywords, {})
-    toy = Toy(drafter=TOY_DRAFTER)
-    runners = [Entrant(PLAIN, plain, toy.plain()), Entrant(EXACT, exact, toy)]
-    for choice in lossy(order.settings):
-        try:
-            llm = _with(plain, keywords, {choice.family: choice.spelling})
-            runners.append(Entrant(choice.spelling, llm, toy_of(choice), choice))
-        except ConfigError as problem:
-            notes.append(f"{choice.spelling} was left out: {problem}")
     cases: list[dict[str, Any]] = []
     greedy: list[Result] = []
     drawn: list[Score] = []
-    for entrant in track(runners, "decoding", console=Console(stderr=True), transient=True):
-        best, samples = _write(entrant.llm, load.items, order)
-        errors = [result.error for result in (*best, *samples) if result.error]
-        if errors:
-            notes.append(f"{entrant.name} was left out: {errors[0]}")
+    for entrant in track(list(entrants(order.settings)), "decoding", console=Console(stderr=True), transient=True):
+        try:
+            best, samples = _write(_with(plain, keywords, entrant.method), load.items, order)
+        except (ConfigError, RequestError) as problem:
+            notes.append(f"{entrant.name} was left out: {problem}")
             continue
         greedy, scores = greedy or best, _scores(plain.model, load.items, samples, None)
         drawn = drawn or scores
@@ -120,11 +111,20 @@ def run(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
         **machine.circumstances(),
         "machine": machine.facts(plain.model.info),
         "model": model_facts(plain, None),
-        "drafter": exact.config.drafter,
+        "drafter": keywords.get("drafter", Config.drafter),
         "settings": {"prompts": len(load.items), "samples": order.samples, "max_tokens": order.max_tokens},
         "cases": list(_over_exact(cases)),
         "notes": [COLUMNS, *notes, *load.notes],
     }
+
+
+def entrants(settings: Sequence[str]) -> Iterator[Entrant]:
+    """Plain decoding, the exact rule, then every method that is not exact."""
+    toy = Toy(drafter=TOY_DRAFTER)
+    yield Entrant(PLAIN, toy.plain(), {"drafter": "none", "decoder": "autoregressive"})
+    yield Entrant(EXACT, toy, {})
+    for choice in lossy(settings):
+        yield Entrant(choice.spelling, toy_of(choice), {choice.family: choice.spelling}, choice)
 
 
 def lossy(settings: Sequence[str]) -> list[Choice]:
@@ -162,11 +162,15 @@ def toy_distance(toy: Toy) -> float:
 
 
 def _write(llm: LLM, items: Sequence[workloads.Item], order: Order) -> tuple[list[Result], list[Result]]:
-    """The greedy text of every prompt, and its samples at temperature 1."""
+    """The greedy text of every prompt, and its samples at temperature 1; RequestError if one ends with an error."""
     greedy = Sampling(temperature=0, max_tokens=order.max_tokens)
     drawn = [replace(greedy, temperature=1.0, seed=seed) for seed in range(len(items))]  # prompts are independent
-    samples = [llm.generate([item.tokens], s, order.samples) for item, s in zip(items, drawn, strict=True)]
-    return llm.generate([item.tokens for item in items], greedy), [result for some in samples for result in some]
+    best = llm.generate([item.tokens for item in items], greedy)
+    samples = [r for item, s in zip(items, drawn, strict=True) for r in llm.generate([item.tokens], s, order.samples)]
+    for result in (*best, *samples):
+        if result.error:
+            raise RequestError(result.error)
+    return best, samples
 
 
 def _scores(
