@@ -51,7 +51,8 @@ class BildVerifier(SoloVerifier):
     def _stays(self, draft: Draft, node: int, target: Target) -> bool:
         if _certainty(draft, node) < self.options.fallback:
             return False
-        return target.soft(draft.parents[node]).prob(draft.tokens[node]) >= self.least
+        chance = target.soft(draft.parents[node]).prob(draft.tokens[node])
+        return chance > 0 and chance >= self.least
 
 
 def _certainty(draft: Draft, node: int) -> float:

@@ -1,8 +1,8 @@
 """Judge decoding (2501.19309): a small head on the target's hidden states says whether a token is right, likely or not.
 
 A drafted x stays if the head, on the hidden state that the target has after reading x, gives it more than `threshold`,
-or if rejection sampling accepts it; a token that both refuse leaves norm(max(p - q, 0)) behind, as in `rejection`. The
-head is a file of `forerun train judge`, one row of weights, and belongs to one target.
+or if rejection sampling accepts it; a token that both refuse leaves norm(max(p - q, 0)) behind, as in `rejection`. What
+is banned or cut off never stays. The head is a file of `forerun train judge`, one row of weights, for one target.
 Does not: know what is true: the bundled head was trained without anybody's judgement, to tell a text's own tokens from
 the drafter's; the paper's was trained on answers that people marked.
 """
@@ -35,7 +35,7 @@ class Head:
         if len(state) != len(self.weight):
             sizes = f"reads {len(self.weight)} numbers and the model's hidden states have {len(state)}"
             raise ConfigError(f"verifier 'judge': the head {sizes}; it is another model's, {_TRAIN}.")
-        return float(1 / (1 + np.exp(-(self.weight @ state + self.bias))))
+        return float(0.5 + 0.5 * np.tanh((self.weight @ state + self.bias) / 2))  # never overflows
 
 
 class JudgeVerifier(SoloVerifier):
@@ -76,13 +76,18 @@ class JudgeVerifier(SoloVerifier):
             p = target[node]
             for child in draft.children(node):
                 x, q = draft.tokens[child], draft.drawn_from(child)
-                right = self.head.chance(target.hidden(self.head.layer, child)) > self.options.threshold
-                if right or rng.bernoulli(p.prob(x) / q.prob(x), Purpose.ACCEPT, len(path), child):
+                chance = 1.0 if self._right(draft, child, target) else p.prob(x) / q.prob(x)
+                if rng.bernoulli(chance, Purpose.ACCEPT, len(path), child):
                     node, path = child, (*path, child)
                     break
                 p = p.minus(q)
             else:
                 return Verdict(path, rng.categorical(p, Purpose.TARGET, len(path)))
+
+    def _right(self, draft: Draft, node: int, target: Target) -> bool:
+        """Whether the head says so, and nothing forbids the token."""
+        allowed = target.soft(draft.parents[node]).prob(draft.tokens[node]) > 0
+        return allowed and self.head.chance(target.hidden(self.head.layer, node)) > self.options.threshold
 
 
 def load(name: str) -> Head:

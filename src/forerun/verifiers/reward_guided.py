@@ -39,9 +39,9 @@ class RewardGuidedVerifier(SoloVerifier):
         path: tuple[int, ...] = ()
         step: tuple[int, ...] = ()
         while True:
-            ways = [(child, (*step, draft.tokens[child])) for child in draft.children(node)]
-            good = (way for way in ways if self.reward(target.text, way[1]) >= self.options.threshold)
-            hit = next(good, None)
+            allowed = [x for x in draft.children(node) if target.soft(node).prob(draft.tokens[x]) > 0]
+            ways = [(child, (*step, draft.tokens[child])) for child in allowed]
+            hit = next((way for way in ways if self.reward(target.text, way[1]) >= self.options.threshold), None)
             if hit is None:
                 return Verdict(path, rng.categorical(target[node], Purpose.TARGET, len(path)))
             node, step = hit

@@ -234,12 +234,14 @@ def head(tmp_path):
 
 def test_a_judge_reads_the_state_of_the_token_itself(head):
     draft = Draft.chain((4, 4), q=(Dist(EVEN), Dist(EVEN)))
-    never = np.array([0.25, 0.25, 0.25, 0.25, 0])  # rejection sampling accepts nothing of this draft
+    never = np.array([0.25, 0.25, 0.25, 0.25, 1e-12])  # rejection sampling accepts nothing of this draft
     right, wrong = (0.5, 0.1), (0.5, -0.1)  # 2 x 0.5 + 0.5 x 0.1 - 1 is above 0, with -0.1 below
     for states, path in [((wrong, right, right), (0, 1)), ((right, right, wrong), (0,)), ((right, wrong, right), ())]:
         judged = verdict(f"judge:head={head}", draft, Seen([never] * 3, states))
         assert judged.path == path
         assert judged.token != 4
+    forbidden = Seen([never * (never > 0.1)] * 3, [right] * 3)
+    assert verdict(f"judge:head={head}", draft, forbidden).path == ()
     chance = 1 / (1 + math.exp(-0.05))
     for threshold, path in ((chance - 1e-6, (0, 1)), (chance + 1e-6, ())):
         assert verdict(f"judge:head={head},threshold={threshold}", draft, Seen([never] * 3, (right,) * 3)).path == path
