@@ -132,6 +132,24 @@ def quality_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def fidelity_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per method and setting."""
+    return [
+        (
+            f"`{c['name']}`" if c["family"] else c["name"],
+            c["law"] or ("–" if c["family"] else "the model's own"),
+            f"{c['distance']:.3f}",
+            f"{c['chosen']:.1%}",
+            f"{c['same_text']:.0%}",
+            f"{c['loglik']:.3f}",
+            *(f"{c[name]['mean']:+.3f} ± {c[name]['error']:.3f}" for name in ("difference", "surplus")),
+            " / ".join(f"{tau:.2f}" for tau in c["steps"].values()),
+            " / ".join(f"{ratio:.2f}" for ratio in c["over_exact"].values()),
+        )
+        for c in report["cases"]
+    ]
+
+
 def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
     """One row per engine and precision; forerun's with its speed over the best peer's."""
     for case in report["cases"]:
@@ -148,6 +166,11 @@ def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
 CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
+FIDELITY = (
+    *("method", "exact for", "distance on toys", "greedy: the model's choice", "same greedy text"),
+    *("sampled: nats per token", "over plain sampling", "over what the model expects"),
+    *("tokens per step, greedy / sampled", "over the exact rule"),
+)
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TABLES = {
@@ -157,6 +180,7 @@ TABLES = {
     "compare-transformers": (("engine", "tokens/s", "over transformers", "equal to transformers' greedy"), peer_rows),
     "memory": (("what", "MiB"), memory_rows),
     "quality": (QUALITY, quality_rows),
+    "fidelity": (FIDELITY, fidelity_rows),
     "peers": ((*CONTEST, "forerun over the best peer, each"), lambda report: list(contest_rows(report))),
 }
 

@@ -58,6 +58,20 @@ def choose_all(config: Config, options: Mapping[str, Any], companion: str | None
     return Choices(drafter=choose(DRAFTERS, drafter, options), **chosen)
 
 
+def caveat(choices: Choices) -> str | None:
+    """In which way the text is not the model's own, and what to do about it; None where it is."""
+    lossy = [choice for choice in vars(choices).values() if not choice.member.facts.exact]
+    if not lossy:
+        return None
+    said = " and ".join(_departure(c) for c in lossy)
+    return f"{said}; leave {' and '.join(c.family for c in lossy)} out for the model's own."
+
+
+def _departure(choice: Choice) -> str:
+    law, who = choice.member.facts.law, f"{choice.family} {choice.name!r}"
+    return f"{who} writes from {law}" if law else f"{who} changes the model's distribution"
+
+
 def build_engine(
     config: Config, model: Model, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None
 ) -> Engine:
@@ -78,7 +92,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     drafter = choices.drafter.member(choices.drafter.options, replace(setup, open_drafter=guarded))
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
-    parts = Parts(guard, choices.verifier.member(choices.verifier.options), model.info.eos, far)
+    parts = Parts(guard, choices.verifier.member(choices.verifier.options), setup, far)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),
@@ -87,7 +101,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
-    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats)
+    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats, caveat(choices))
 
 
 def load_target(config: Config) -> Model:

@@ -102,8 +102,16 @@ def generate(prompt: str, *, as_json: bool, count: int, **values: Any) -> None: 
         errors = _print_all(llm.generate(text, Sampling(**sampling), count), as_json=as_json)
     else:
         errors = _print_stream(llm.stream(text, Sampling(**sampling)))
+    if not as_json:
+        _warn(llm)
     if errors and not as_json:
         raise ForerunError(errors[0])
+
+
+def _warn(llm: "LLM") -> None:
+    """Say if texts are not the model's own."""
+    if llm.engine.caveat:
+        click.echo(f"forerun: {llm.engine.caveat}", err=True)
 
 
 def _print_all(results: "list[Result]", *, as_json: bool) -> list[str]:
@@ -134,6 +142,8 @@ def _as_json(result: "Result") -> str:
             "finish_reason": result.finish_reason,
             "error": result.error,
             "seed": result.seed,
+            "exact": result.caveat is None,
+            "caveat": result.caveat,
             "steps": stats.steps,
             "tokens_per_step": stats.tokens_per_step,
             "acceptance_rate": stats.acceptance_rate,
@@ -152,7 +162,9 @@ def chat(system: str, **values: Any) -> None:  # noqa: ANN401
     config, sampling = split(values)
     from forerun.terminal import converse
 
-    converse(open_llm(config), Sampling(**sampling), system)
+    llm = open_llm(config)
+    _warn(llm)
+    converse(llm, Sampling(**sampling), system)
 
 
 @program.command()

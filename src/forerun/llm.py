@@ -34,6 +34,7 @@ class Result:
     seconds: float = 0.0  # from the request to its last token
     first_token: float = 0.0  # seconds to the first token
     seed: int = 0  # `Sampling(seed=...)` with this one gives the same text again, alone
+    caveat: str | None = None  # how the text differs from the model's own distribution; None where it does not
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -58,6 +59,7 @@ class _Collector:
     prompt: tuple[int, ...]
     seed: int
     began: float
+    caveat: str | None
     emissions: list[Emission] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     first: float = 0.0
@@ -79,6 +81,7 @@ class _Collector:
             event.time - self.began,
             self.first,
             self.seed,
+            self.caveat,
         )
 
 
@@ -152,7 +155,8 @@ class LLM:
     def plain(self) -> "LLM":
         """The same model and weights, decoded one token per step: what everything is compared with."""
         same = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "model"}
-        return LLM(self.model, self.tokenizer, **{**same, "drafter": "none", "decoder": "autoregressive"})
+        plain = {"drafter": "none", "decoder": "autoregressive", "verifier": Config.verifier}
+        return LLM(self.model, self.tokenizer, **{**same, **plain})
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
@@ -162,7 +166,7 @@ class LLM:
         tokens = self.encode(prompt)
         number = self.engine.add(tokens, sampling)
         seed = self.engine.requests[number].sampling.seed  # a fresh one where none was given
-        return number, _Collector(tuple(tokens), seed or 0, perf_counter())
+        return number, _Collector(tuple(tokens), seed or 0, perf_counter(), self.engine.caveat)
 
     def _drop(self, numbers: set[int]) -> None:
         for number in numbers:

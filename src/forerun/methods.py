@@ -26,6 +26,7 @@ def _rows(family: str, name: str, member: Any) -> list[dict[str, Any]]:  # noqa:
         "summary": summary(member),
         "facts": {
             "exact": facts.exact,
+            "law": facts.law,
             "draws": facts.draws,
             "needs": sorted(facts.needs),
             "paper": facts.paper,

@@ -5,15 +5,16 @@ renormalised result of the one before (as in transformers). Ties go to the lowes
 Does not: draw anything (`rng.py`), or report log-probabilities of the changed distribution (`logprobs` are raw).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
-from forerun.types import Context, Dist, Draft, Logprob, Output, Sampling
+from forerun.types import Context, Dist, Draft, Floats, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
 STUCK = "bans, biases and allowed_tokens leave no token to draw; allow at least one, or lower min_tokens."
@@ -43,6 +44,10 @@ class Shaper:
             p = torch.where(cut(p), p, 0)
             p = p / p.sum(-1, keepdim=True)
         return p
+
+    def soft(self, bent: torch.Tensor) -> torch.Tensor:
+        """P of rows that are bent already, at temperature 1."""
+        return replace(self, sampling=replace(self.sampling, temperature=1.0)).shape(bent)
 
     def bend(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> torch.Tensor:
         """Logits after bans, biases and penalties; RequestError where these leave no token in some row."""
@@ -120,6 +125,7 @@ class Rows:
         if 0 in rows:
             raise RequestError(STUCK)
         self.stuck = frozenset(row - 1 for row in rows)
+        self._shaper, self._bent, self._states = shaper, bent, States(output.hidden, len(draft))
         self._best: Sequence[int] | None = None
         if not context.sampling.greedy:
             self._rows = fetch(shaper.shape(bent))
@@ -128,6 +134,37 @@ class Rows:
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])
+
+    @property
+    def text(self) -> Sequence[int]:
+        """Prompt and output so far."""
+        return self._shaper.tokens
+
+    @cached_property
+    def _soft(self) -> Floats:
+        return fetch(self._shaper.soft(self._bent))
+
+    def soft(self, node: int) -> Dist:
+        """As the row, at temperature 1 where the request is greedy."""
+        return self[node] if self._best is None else Dist(self._soft[node + 1])
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the layer made of the node's token."""
+        return self._states.at(layer, node)
+
+
+class States:
+    """Hidden states of the last rows of a work, fetched layer by layer when they are asked for."""
+
+    def __init__(self, hidden: Mapping[int, torch.Tensor], nodes: int) -> None:
+        self.hidden, self.nodes, self._fetched = hidden, nodes, dict[int, Floats]()
+
+    def at(self, layer: int, node: int) -> Floats:
+        """[hidden] of a node; of the last committed token for -1."""
+        if layer not in self._fetched:
+            self._fetched[layer] = fetch(self.hidden[layer][-1 - self.nodes :].float())
+        found: Floats = self._fetched[layer][node + 1]
+        return found
 
 
 def path_to(draft: Draft, node: int) -> Path:

@@ -16,7 +16,7 @@ import torch
 from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.rng import Purpose
-from forerun.sampling import STUCK, Path, Shaper, path_to
+from forerun.sampling import STUCK, Path, Shaper, States, path_to
 from forerun.types import Context, Dist, Draft, Floats
 
 _NOTHING = Draft()
@@ -42,7 +42,7 @@ class Sheet:
     ) -> None:
         self.draft, self.rng, self.greedy, self.start = draft, context.rng, context.sampling.greedy, start
         self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
-        self.rows = torch.empty(0)  # p [rows, vocab], on the device
+        self.rows = torch.empty(0)  # p [rows, vocab], on the device; what it is made of where the request is greedy
 
     @property
     def worthwhile(self) -> bool:
@@ -70,7 +70,7 @@ class Sheet:
         bent, stuck = self.shaper.bent(logits, lambda row: (*self.start.path, *path_to(self.draft, row - 1)))
         parts = [stuck if stuck is not None else bent.new_zeros(len(bent))]
         if self.greedy:
-            best = bent.argmax(-1, keepdim=True)
+            self.rows, best = bent, bent.argmax(-1, keepdim=True)
             parts += [best, (bent.gather(1, best) - bent.logsumexp(-1, keepdim=True)).exp()]
         else:
             self.rows = self.shaper.shape(bent)
@@ -139,6 +139,7 @@ class Answers:
 
     def __init__(self, sheet: Sheet, stuck: frozenset[int]) -> None:
         self.sheet, self.stuck = sheet, stuck
+        self.states = States({}, 0)  # of the pass that brought the answers
         self.best: list[int] = []  # of every row, where the request is greedy
         self.chances: list[float] = []  # of these
         self.stages: dict[tuple[int, int], Stage] = {}  # by row and number of refused children
@@ -146,6 +147,23 @@ class Answers:
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self.best[node + 1]) if self.best else Dist(self.stages[node + 1, 0])
+
+    @property
+    def text(self) -> Sequence[int]:
+        """Prompt and output so far."""
+        return self.sheet.shaper.tokens
+
+    @cached_property
+    def _soft(self) -> Floats:
+        return fetch(self.sheet.shaper.soft(self.sheet.rows))
+
+    def soft(self, node: int) -> Dist:
+        """As the answer, at temperature 1 where the request is greedy; fetched, as nobody asks ahead for it."""
+        return Dist(self._soft[node + 1]) if self.best else self[node]
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the layer made of the node's token; fetched as well."""
+        return self.states.at(layer, node)
 
 
 @dataclass(frozen=True, slots=True)

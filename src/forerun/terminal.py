@@ -68,7 +68,7 @@ def show(llm: LLM, prompt: str, sampling: Sampling, repeats: int) -> None:
     plain = llm.plain()
     _run(plain, tokens, replace(sampling, max_tokens=8))  # warm-up; the drafted run had the stream
     pairs = [(_run(plain, tokens, sampling), _run(llm, tokens, sampling)) for _ in range(repeats)]
-    _report(console, pairs, exact_run=sampling.greedy)
+    _report(console, pairs, _note(llm, sampling))
 
 
 def _run(llm: LLM, tokens: Sequence[int], sampling: Sampling) -> _Run:
@@ -77,18 +77,24 @@ def _run(llm: LLM, tokens: Sequence[int], sampling: Sampling) -> _Run:
     return _Run(result.tokens, perf_counter() - began, result.stats)
 
 
-def _report(console: Console, pairs: Sequence[tuple[_Run, _Run]], *, exact_run: bool) -> None:
+def _note(llm: LLM, sampling: Sampling) -> str:
+    """Why a text may differ from plain decoding's."""
+    if llm.engine.caveat:
+        return f" ({llm.engine.caveat})"
+    return "" if sampling.greedy else " (sampled: the same distribution; --verifier match gives the same text)"
+
+
+def _report(console: Console, pairs: Sequence[tuple[_Run, _Run]], note: str) -> None:
     stats = pairs[0][1].stats
     speed_plain = median(len(p.tokens) / p.seconds for p, _ in pairs)
     speed_fast = median(len(f.tokens) / f.seconds for _, f in pairs)
     gain = median((len(f.tokens) / f.seconds) / (len(p.tokens) / p.seconds) for p, f in pairs)
     same = all(p.tokens == f.tokens for p, f in pairs)
     verdict = "yes" if same else "no"
-    note = "" if exact_run or same else " (sampled: the same distribution; --verifier match gives the same text)"
     console.print(f"tokens {stats.tokens} · steps {stats.steps} · tokens per step {stats.tokens_per_step:.2f}")
     speeds = f"tokens/s plain {speed_plain:.0f} · forerun {speed_fast:.0f}"
     console.print(f"{speeds} · speed-up {gain:.2f}x (median of {len(pairs)})")
-    console.print(f"identical to plain decoding: {verdict}{note}")
+    console.print(f"identical to plain decoding: {verdict}{'' if same else note}")
 
 
 def converse(llm: LLM, sampling: Sampling, system: str) -> None:

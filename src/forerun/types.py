@@ -44,6 +44,7 @@ class Facts:
     needs: frozenset[Need] = frozenset()
     draws: bool = False  # a drafter that samples its tokens and reports the q they were drawn from
     exact: bool = True  # the output distribution equals the target's
+    law: str | None = None  # what it equals instead, where that has a name
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     shares: bool = False  # a cache that can reuse the prefix of another request
     evidence: str | None = None  # docs/results entry that shows the effect, measured
@@ -141,7 +142,20 @@ def _point(token: int) -> Dist:
 class Target(Protocol):
     """The target's distribution p after every node: `target[node]`, where node -1 is the last committed token."""
 
+    @property
+    def text(self) -> Sequence[int]:
+        """Prompt and output so far; the last of them is node -1."""
+        ...
+
     def __getitem__(self, node: int, /) -> Dist: ...
+
+    def soft(self, node: int) -> Dist:
+        """The same, but at temperature 1 where the request is greedy: by what a rule with a tolerance measures."""
+        ...
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        """What the target's layer made of the node's token, [hidden]; of layers that the verifier asked for."""
+        ...
 
 
 @dataclass(frozen=True)

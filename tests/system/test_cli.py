@@ -47,6 +47,23 @@ def test_json_holds_tokens_sources_and_statistics(run):
     assert found["tokens_per_step"] == pytest.approx(9 / found["steps"])
 
 
+def test_a_text_that_is_not_the_models_own_says_so(run):
+    flags = ["ab", *TOY, "--max-tokens", "5", "--seed", "1"]
+    assert json.loads(run("generate", *flags, "--json")[1])["exact"] is True
+    assert run("generate", *flags)[2] == ""
+    lossy = [*flags, "--verifier", "typical"]
+    found = json.loads(run("generate", *lossy, "--json")[1])
+    assert found["exact"] is False
+    sentence = "verifier 'typical' changes the model's distribution; leave verifier out for the model's own."
+    assert found["caveat"] == sentence
+    assert run("generate", *lossy)[2] == f"forerun: {sentence}\n"
+    both = [*lossy, "--decoder", "fs-gen:fast=toy:1:5,sure=0"]
+    said = run("generate", *both)[2]
+    assert "decoder 'fs-gen' writes from the fast model's distribution where it is sure" in said
+    assert "leave verifier and decoder out" in said
+    assert "identical to plain decoding: no (" in run("demo", *both, "--repeats", "1")[1]
+
+
 def test_n_prints_every_text(run):
     flags = ["ab", *TOY, "--max-tokens", "9", "--seed", "5"]
     code, out, _ = run("generate", *flags, "--n", "3", "--json")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import transformers as tf
@@ -153,3 +154,26 @@ RANGES += [("stop", ("",)), ("bad_words", ((),)), ("logit_bias", {1: float("nan"
 def test_what_is_out_of_range_is_refused_in_a_sentence(name, value):
     with pytest.raises(RequestError, match=r"; (give|use) "):
         Sampling(**{name: value})
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "repetition_penalty": 1.4}, {"bad_words": ((4,),)}])
+def test_a_greedy_request_has_soft_rows_at_temperature_1(options, logits):
+    draft = Draft.chain(tuple(range(10, 15)))
+    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()))
+    greedy, drawn, warm = (
+        Rows(output, Context(0, TOKENS, PROMPT, Sampling(temperature=t, **options), CounterRng(0)), draft, (EOS,))
+        for t in (0, 1, 0.6)
+    )
+    for node in range(-1, 5):
+        assert np.array_equal(greedy.soft(node).probs, drawn[node].probs)
+        assert np.array_equal(warm.soft(node).probs, warm[node].probs)
+        assert greedy[node].only == greedy.soft(node).probs.argmax()
+    assert list(greedy.text) == TOKENS
+
+
+def test_hidden_states_are_those_of_the_last_rows():
+    """A work holds pending tokens, then the draft; node -1 is the last pending one."""
+    draft, hidden = Draft.chain((10, 11)), {4: torch.arange(10.0).view(5, 2)}
+    output = Output(torch.zeros(3, VOCAB), (0, 0, 0), (0.0, 0.0, 0.0), hidden=hidden)
+    rows = Rows(output, Context(0, TOKENS, PROMPT, Sampling(), CounterRng(0)), draft)
+    assert [rows.hidden(4, node).tolist() for node in (-1, 0, 1)] == [[4, 5], [6, 7], [8, 9]]

@@ -8,16 +8,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forerun import host
+from forerun.decoders.contract import Plan
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose, invert
 from forerun.sampling import Rows
 from forerun.sheet import Sheet, Start
 from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
-from forerun.types import Context, Dist, Draft, Output, Sampling
+from forerun.types import Context, Dist, Draft, Output, Sampling, Work
 from forerun.verifiers import VERIFIERS
-from forerun.verifiers.match import MatchVerifier
-from forerun.verifiers.rejection import RejectionVerifier
 
 V = 11
 CHAIN, FORKS = (-1, 0, 1, 2), (-1, -1, -1, 0, 0, 1, 3, 3)
@@ -29,7 +28,8 @@ SAMPLINGS = {
     "greedy": Sampling(temperature=0, bad_words=((3,),), presence_penalty=0.5),
 }
 BENT = ("bans", "few", "greedy")  # what may be drawn depends on the tokens before it, which the host has to see
-VERIFY = {"match": MatchVerifier, "rejection": RejectionVerifier}
+FETCH = host.fetch
+AHEAD = ("match", "rejection")  # verifiers of which everything is asked ahead; the others may fetch rows
 
 
 class Waiting(TorchDispatchMode):
@@ -89,13 +89,15 @@ def both(sampling, draft, seed):
     """(rows on the host, answers asked ahead) for the same logits and numbers."""
     logits = torch.randn(len(draft) + 1, V, generator=torch.Generator().manual_seed(seed)) * 2
     context = Context(0, (1, 3, 1), 2, sampling, CounterRng(seed))
-    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()))
+    hidden = {-1: torch.randn(len(draft) + 3, 7, generator=torch.Generator().manual_seed(seed))}
+    output = Output(logits, tuple(logits.argmax(-1).tolist()), tuple(logits.amax(-1).tolist()), hidden=hidden)
     sheet = Sheet(context, draft, (0,))
-    return Rows(output, context, draft, (0,)), lambda: sheet.read(host.fetch(sheet(logits))), context.rng
 
+    def ask():
+        answered = replace(output, answers=host.fetch(sheet(logits)))
+        return Plan(Work(0, ()), draft, sheet).target(answered, context, (0,))
 
-def test_every_verifier_is_here():
-    assert set(VERIFY) == set(VERIFIERS.table)
+    return Rows(output, context, draft, (0,)), ask, context.rng
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -106,18 +108,30 @@ def test_same_numbers_same_verdict(sampling, kind, parents, monkeypatch):
     for seed in range(40):
         draft = draft_of(np.random.default_rng(seed), parents, kind)
         near, ask, rng = both(SAMPLINGS[sampling], draft, seed)
-        rules = [(name, rule(rule.Options())) for name, rule in VERIFY.items()]
+        rules = [(name, rule(rule.toy())) for name, rule in VERIFIERS.items()]
         expected = [rule.verify([draft], [near], [rng]) for _, rule in rules]
-        far, asked = ask(), []
+        far, fetched = ask(), []
         for name in ("forerun.host.fetch", "forerun.sheet.fetch"):
-            monkeypatch.setattr(name, asked.append)
+            monkeypatch.setattr(name, lambda tensor, seen=fetched: seen.append(tensor) or FETCH(tensor))
         for (name, rule), verdict in zip(rules, expected, strict=True):
+            fetched.clear()
             assert rule.verify([draft], [far], [rng]) == verdict
+            assert name not in AHEAD or not fetched
             met.add((name, verdict[0].path))
-        assert not asked
         monkeypatch.undo()
     if parents and sampling == "plain":
         assert "rejection" in {name for name, path in met if path}, "nothing was accepted; the test shows nothing"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_soft_rows_are_those_of_the_host(sampling):
+    draft = draft_of(np.random.default_rng(3), FORKS, "chosen")
+    near, ask, _ = both(SAMPLINGS[sampling], draft, 3)
+    far = ask()
+    for node in range(-1, len(draft)):
+        assert np.array_equal(far.soft(node).probs, near.soft(node).probs)
+        assert np.array_equal(far.hidden(-1, node), near.hidden(-1, node))
+    assert list(far.text) == list(near.text) == [1, 3, 1]
 
 
 def test_what_was_not_asked_is_fetched():

@@ -185,6 +185,29 @@ def quality(models: tuple[str, ...], pythons: tuple[str, ...], **values: Any) ->
     click.echo(as_json(found))
 
 
+@command.command("fidelity")
+@click.option("--setting", "settings", multiple=True, help="A method with options; may be repeated.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category.")
+@click.option("--samples", type=click.IntRange(1), default=4, show_default=True, help="Texts per prompt.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Length of a text.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:  # noqa: ANN401
+    """Measure how far every method that is not exact goes from the model's distribution, and what it gains.
+
+    Total variation on toy models, by enumeration; log-likelihood, greedy choices and tokens per step on the model.
+    """
+    from forerun.bench import fidelity as benchmark
+    from forerun.bench.report import as_json
+
+    own = {name: values.pop(name) for name in ("prompts", "samples", "max_tokens", "data")}
+    names = [name.strip() for name in categories.split(",") if name.strip()]
+    found = benchmark.run(benchmark.Order(settings, names, **own), split(values)[0])
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("peers")
 @click.option(
     "--work",

@@ -120,7 +120,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
     planner = choose(PLANNERS, f"fixed:nodes={0 if case.kind in ('plain', 'zero') else NODES}")
     members = Members(
         guard,
-        decoder.member(decoder.options, Parts(guard, verifier.member(verifier.options), ())),
+        decoder.member(decoder.options, Parts(guard, verifier.member(verifier.options), setup)),
         planner.member(planner.options, setup),
         scheduler.member(scheduler.options),
     )

@@ -8,5 +8,9 @@ DECODERS = Registry(
     {
         "autoregressive": "autoregressive:AutoregressiveDecoder",
         "draft_verify": "draft_verify:DraftVerifyDecoder",
+        "speculative-contrastive": "speculative_contrastive:SpeculativeContrastiveDecoder",
+        "speculative-ensemble": "speculative_ensemble:SpeculativeEnsembleDecoder",
+        "fs-gen": "fs_gen:FsGenDecoder",
+        "entropy-adaptive": "entropy_adaptive:EntropyAdaptiveDecoder",
     },
 )

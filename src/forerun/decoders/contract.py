@@ -5,14 +5,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, final
+
+import torch
 
 from forerun.drafters.contract import Drafter
 from forerun.member import Member
-from forerun.sampling import Rows
+from forerun.reader import Page, Reader
+from forerun.sampling import Rows, States
 from forerun.sheet import Answers, Sheet
-from forerun.types import Context, Draft, Output, Turn, Work
+from forerun.types import Context, Draft, Output, Setup, Turn, Work
 from forerun.verifiers.contract import Verifier
 
 
@@ -22,8 +26,12 @@ class Parts:
 
     drafter: Drafter
     verifier: Verifier
-    eos: tuple[int, ...]
+    setup: Setup
     far: bool = False  # logits lie on a device: what is asked of them comes with the pass
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        return self.setup.eos
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class Seat:
     pending: tuple[int, ...]  # committed tokens to run now
     last: bool  # nothing stays pending: the next token can be judged
     budget: int  # nodes that may be drafted; 0 unless `last`
+    state: Any = None  # what the decoder's own `start` returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,9 @@ class Plan:
     def target(self, output: Output, context: Context, eos: tuple[int, ...]) -> Rows | Answers:
         """p after every node of the draft. RequestError where bans leave no token to draw."""
         if self.sheet is not None and output.answers is not None:
-            return self.sheet.read(output.answers)
+            answers = self.sheet.read(output.answers)
+            answers.states = States(output.hidden, len(self.draft))
+            return answers
         return Rows(output, context, self.draft, eos)
 
 
@@ -67,6 +78,13 @@ class Decoder(Member):
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options
 
+    def start(self, context: Context) -> Any:  # noqa: ANN401 - whatever the decoder needs per request
+        """A new request; what this returns is `seat.state` from now on."""
+        return None
+
+    def stop(self, state: Any) -> None:  # noqa: ANN401
+        """The request ended; give back what `start` took."""
+
     @abstractmethod
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         """One Work per seat; its first rows are the pending tokens."""
@@ -74,3 +92,76 @@ class Decoder(Member):
     @abstractmethod
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         """What became of each. A seat that is not `last` yields no tokens."""
+
+
+@dataclass(eq=False)
+class Voices:
+    """What a decoder over several models keeps of one request."""
+
+    slots: tuple[int, ...]  # of every reader
+    memory: Any = None  # of the row by which the last token was judged
+
+
+class FusedDecoder(Decoder):
+    """Lifts a law over several models: `inner` drafts and judges as ever, by the logits that `fuse` makes of all."""
+
+    inner: Decoder
+    readers: Sequence[Reader]
+
+    @abstractmethod
+    def fuse(self, rows: Sequence[torch.Tensor], draft: Draft, memory: Any) -> tuple[torch.Tensor, Sequence[Any]]:  # noqa: ANN401
+        """Logits [1 + nodes, vocab] of the target and of every reader -> those of the law, and each row's memory.
+
+        `memory` is that of the row by which the last committed token was judged; None at the start.
+        """
+
+    @final
+    def start(self, context: Context) -> Voices:
+        return Voices(tuple(reader.open() for reader in self.readers))
+
+    @final
+    def stop(self, state: Voices) -> None:
+        for reader, slot in zip(self.readers, state.slots, strict=True):
+            reader.close(slot)
+
+    @final
+    def plan(self, seats: Sequence[Seat]) -> list[Plan]:
+        return self.inner.plan(seats)
+
+    @final
+    def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        due = [i for i, seat in enumerate(seats) if seat.last]
+        pages = [
+            [Page(seats[i].state.slots[k], seats[i].context.tokens, plans[i].draft) for i in due]
+            for k in range(len(self.readers))
+        ]
+        heard = [reader.read(page) for reader, page in zip(self.readers, pages, strict=True)]
+        fused, memories = list(outputs), dict[int, Sequence[Any]]()
+        for n, i in enumerate(due):
+            rows = [outputs[i].logits, *(logits[n] for logits in heard)]
+            law, memories[i] = self.fuse(rows, plans[i].draft, seats[i].state.memory)
+            fused[i] = replace(outputs[i], logits=law, **_peaks(law), mass=None)
+        turns = self._judge(seats, plans, fused)
+        for n, i in enumerate(due):
+            pending = len(seats[i].pending)
+            path = [row - pending for row in turns[i].keep if row >= pending]
+            for reader, page in zip(self.readers, pages, strict=True):
+                reader.keep(page[n], path)
+            seats[i].state.memory = memories[i][path[-1] + 1 if path else 0]
+        return turns
+
+    def _judge(self, seats: Sequence[Seat], plans: Sequence[Plan], fused: Sequence[Output]) -> list[Turn]:
+        """The turns of `inner`; a seat whose logits another model broke ends alone."""
+        broken = Turn((), (), error="another model returned logits that are not finite; check its weights and dtype.")
+        sound = [i for i, output in enumerate(fused) if all(map(isfinite, output.peak))]
+        turns = [broken] * len(seats)
+        judged = self.inner.commit([seats[i] for i in sound], [plans[i] for i in sound], [fused[i] for i in sound])
+        for i, turn in zip(sound, judged, strict=True):
+            turns[i] = turn
+        return turns
+
+
+def _peaks(logits: torch.Tensor) -> dict[str, Any]:
+    """What an `Output` says of its rows."""
+    best = logits.max(-1)
+    return {"best": tuple(best.indices.tolist()), "peak": tuple(best.values.tolist())}

@@ -28,6 +28,7 @@ class DraftVerifyDecoder(Decoder):
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
         self.drafter, self.verifier = parts.drafter, parts.verifier
+        self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         asked = [i for i, seat in enumerate(seats) if seat.budget > 0]
@@ -45,7 +46,7 @@ class DraftVerifyDecoder(Decoder):
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
         tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
-        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.drafter.hidden, ask=sheet)
+        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet)
         return Plan(work, draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:

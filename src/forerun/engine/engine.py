@@ -57,8 +57,10 @@ class Engine:
         limits: Limits,
         decode: Callable[[Sequence[int]], str],
         stats: EngineStats | None = None,
+        caveat: str | None = None,
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
+        self.caveat = caveat  # how its texts differ from the model's own distribution, in a sentence
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
@@ -141,6 +143,7 @@ class Engine:
                 request.stats.cached = request.done
                 context = Context(number, request.tokens, request.prompt_length, request.sampling, request.rng)
                 request.context = replace(context, state=self.members.drafter.start(context))
+                request.state = self.members.decoder.start(request.context)
 
     def _candidate(self, r: Request) -> Candidate:
         return Candidate(r.id, r.arrival, r.pending, r.slot is not None)
@@ -166,7 +169,7 @@ class Engine:
             if granted is None or request.slot is None or request.context is None:
                 continue
             pending = tuple(request.tokens[request.done : request.done + count])
-            seats.append(Seat(request.context, request.slot, pending, last, granted))
+            seats.append(Seat(request.context, request.slot, pending, last, granted, request.state))
             request.rng.begin(request.stats.steps, len(request.tokens))
         return [s for s in seats if s.context.id in self.requests and self.requests[s.context.id].slot == s.slot]
 
@@ -256,6 +259,7 @@ class Engine:
         self._unseat(request)
         if request.context is not None:
             self.members.drafter.stop(request.context)
+            self.members.decoder.stop(request.state)
         if event is None:
             event = Event(request.id, (), request.flush())
         return replace(event, finish_reason=reason, error=request.error, time=perf_counter(), stats=request.stats)

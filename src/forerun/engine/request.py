@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from forerun.engine.stats import RequestStats
 from forerun.engine.text import Detokenizer, StopFinder
@@ -27,6 +28,7 @@ class Request:
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
     context: Context | None = None
+    state: Any = None  # the decoder's
     finish_reason: str | None = None
     error: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)

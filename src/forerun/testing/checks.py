@@ -99,6 +99,7 @@ def law_of_output(engines: Sequence[Toy]) -> Iterator[tuple[str, Law]]:
     name = laws.spelled(engines[0])
     if not is_exact(engines[0]):
         yield f"lossy: {name}", partial(laws.lossy_is_needed, engines)
+        yield f"bans: {name}", partial(laws.bans_hold, engines[0])
         return
     for toy in engines:
         for how, sampling in laws.SAMPLINGS.items():
@@ -136,6 +137,9 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
         yield "lossy", partial(laws.lossy_is_needed, engines)
+        for drafter in (TREE, BushyDrafter):
+            toy = Toy(drafter=drafter, verifier=verifier)
+            yield f"bans: {laws.spelled(toy)}", partial(laws.bans_hold, toy)
 
 
 def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:

@@ -5,6 +5,7 @@ Does not: measure speed, or show that a method is of any use; that is what docs/
 """
 
 import inspect
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -193,6 +194,23 @@ def lossy_is_needed(toys: Sequence[Toy], prompt: Tokens = PROMPT) -> None:
             if distance(cast("Table", law), output_law(toy, sampling, prompt)) > TIGHT:
                 return
     require(not toys, f"{spelled(toys[0])} claims to change the law and does not; declare exact=True.")
+
+
+BANNED = 1
+BANS = (
+    Sampling(bad_words=((BANNED,),), max_tokens=8),
+    Sampling(logit_bias={BANNED: -math.inf}, max_tokens=8),
+    Sampling(allowed_tokens=(0, 2), max_tokens=8),
+)
+
+
+def bans_hold(toy: Toy) -> None:
+    """What a request forbids never comes, whatever was drafted and however it is judged."""
+    for temperature, ban in product((0.0, 1.0), BANS):
+        asks = [Ask(prompt, replace(ban, temperature=temperature, seed=i)) for i, prompt in enumerate(PROMPTS)]
+        for ask, text in zip(asks, _together(toy, asks), strict=True):
+            told = f"{spelled(toy)} wrote {text} after {ask.prompt} at temperature {temperature}"
+            require(BANNED not in text, f"{told}, and {BANNED} is forbidden; accept nothing that has no probability.")
 
 
 def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> Table:

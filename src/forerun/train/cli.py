@@ -3,8 +3,10 @@
 Does not: hold a default of its own; recipes do.
 """
 
+import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,6 +41,22 @@ def train_language_model(
     overrides = dict(parse_pair(pair) for pair in pairs)
     folder = train_lm(recipe, overrides, data_folder=data_folder, run_folder=run_folder, out=out, resume=resume)
     click.echo(f"model written to {folder}")
+
+
+@command.command("judge")
+@click.argument("model")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, type=click.Path(path_type=Path), help="May be repeated.")
+@click.option("--tokens", type=click.IntRange(1), default=65536, show_default=True, help="Of all texts together.")
+@click.option("--layer", default=-1, show_default=True, help="Whose hidden states are read; -1 is the last.")
+@click.option("--seed", default=0, show_default=True, help="Of the guesses.")
+def train_judge_head(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
+    """Train the head of verifier 'judge' for MODEL and its companion, and write it to the file OUT."""
+    from forerun.train.judge import Job, train_judge
+
+    found = train_judge(model, out, Job(**values))
+    click.echo(f"head written to {out}", err=True)
+    click.echo(json.dumps(found))
 
 
 @command.command("export")

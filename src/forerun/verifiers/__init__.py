@@ -8,5 +8,11 @@ VERIFIERS = Registry(
     {
         "match": "match:MatchVerifier",
         "rejection": "rejection:RejectionVerifier",
+        "lenient": "lenient:LenientVerifier",
+        "relaxed": "relaxed:RelaxedVerifier",
+        "typical": "typical:TypicalVerifier",
+        "bild": "bild:BildVerifier",
+        "reward-guided": "reward_guided:RewardGuidedVerifier",
+        "judge": "judge:JudgeVerifier",
     },
 )

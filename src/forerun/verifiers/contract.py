@@ -15,6 +15,8 @@ from forerun.types import Draft, Target, Verdict
 class Verifier(Member):
     """Judges drafts; batch-first, so that a fused one can judge all requests at once."""
 
+    hidden: tuple[int, ...] = ()  # layers of the target whose hidden states `verify` wants to see; -1 is the last
+
     @abstractmethod
     def __init__(self, options: Any) -> None: ...  # noqa: ANN401 - the member's own Options
 

@@ -1,0 +1,69 @@
+"""A further model that reads what the target reads: its logits after every node of a draft.
+
+It has a cache of its own and reads in one pass whatever was committed since it last read, and the draft after it.
+Does not: translate between tokenizers; both models must share one vocabulary. Share its weights or its cache with a
+drafter that opened the same folder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from forerun.errors import ConfigError
+from forerun.types import Draft, Output, Setup, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is to be read for one request: everything committed, and a draft after it."""
+
+    slot: int  # of the reader's own cache
+    text: Sequence[int]
+    draft: Draft
+
+
+class Reader:
+    """One model; `who` needs it, and says so where it cannot be had."""
+
+    def __init__(self, setup: Setup, folder: str, dtype: str, who: str) -> None:
+        name = folder or setup.companion
+        if not name:
+            raise ConfigError(f"{who} needs another model, and the target's folder names none; name its folder.")
+        self.runner = setup.open_model(name, "contiguous", dtype)
+        info = self.runner.info
+        if info.vocab_size != setup.vocab:
+            sizes = f"{info.vocab_size} tokens and the target {setup.vocab}"
+            raise ConfigError(f"{who}: {name!r} has {sizes}; use a model that shares the target's tokenizer.")
+        if info.context_length < setup.context_length:
+            sizes = f"{info.context_length} tokens and the target {setup.context_length}"
+            raise ConfigError(f"{who}: {name!r} reads {sizes}; set context_length={info.context_length}.")
+
+    def open(self) -> int:
+        """A slot for a request."""
+        return int(self.runner.cache.open(())[0])
+
+    def close(self, slot: int) -> None:
+        """Give it back."""
+        self.runner.cache.close(slot)
+
+    def read(self, pages: Sequence[Page]) -> list[torch.Tensor]:
+        """Logits after the last committed token and after every node, [1 + nodes, vocab] each."""
+        works = [self._work(page) for page in pages]
+        for page, work in zip(pages, works, strict=True):
+            self.runner.cache.reserve(page.slot, len(work.tokens))
+        outputs: list[Output] = self.runner.run(works) if works else []
+        return [output.logits for output in outputs]
+
+    def _work(self, page: Page) -> Work:
+        draft, unread = page.draft, tuple(page.text[self.runner.cache.length(page.slot) :])
+        last = len(unread) - 1
+        parents = (*range(-1, last), *(last + 1 + parent for parent in draft.parents))
+        return Work(page.slot, unread + draft.tokens, parents, logits=tuple(range(last, last + 1 + len(draft))))
+
+    def keep(self, page: Page, path: Sequence[int]) -> None:
+        """What `read` read of the text stays, and of the draft the nodes of `path`."""
+        cache = self.runner.cache
+        unread = page.text[cache.length(page.slot) :]
+        nodes = [page.draft.tokens[node] for node in path]
+        cache.keep(page.slot, [*unread, *nodes], [*range(len(unread)), *(len(unread) + node for node in path)])
