@@ -21,7 +21,20 @@ PACKAGE = SRC / "forerun"
 # The layer of every unit that is not a family, lowest first. A family is a folder with a contract and a table;
 # models/ has a contract too, but what stands there is found by a folder's config, not by a method's name.
 LAYERS = {
-    "values": {"types", "errors", "registry", "rng", "sampling", "sheet", "host", "member", "config", "files"},
+    "values": {
+        "types",
+        "errors",
+        "registry",
+        "rng",
+        "sampling",
+        "sheet",
+        "look",
+        "growth",
+        "host",
+        "member",
+        "config",
+        "files",
+    },
     "blocks": {"layers", "kernels", "weights"},
     "models": {"models"},
     "engine": {"engine"},
