@@ -3,13 +3,16 @@
 Does not: run anything. A drafter answers the looks that its tree asks, level by level for all requests at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+import numpy as np
+
 from forerun.look import Child, Drawn, Likeliest, Look, Origin
+from forerun.rng import Purpose
 from forerun.sampling import Path, Shaper
-from forerun.types import Context, Draft, Output
+from forerun.types import Context, Dist, Draft, Floats, Output
 
 ROOT = -1
 
@@ -43,13 +46,13 @@ class Growth:
 
     def drawn(self, nodes: Sequence[int], count: int, *, again: bool = False, traits: bool = False) -> Look:
         """Look for `count` tokens drawn after every node, `again`: with replacement; likeliest where it is greedy."""
-        if self.context.sampling.greedy:
+        if self.greedy:
             return self.likeliest(nodes, count, traits=traits)
         return Drawn(self.origin, nodes, count, traits=traits, again=again)
 
     def ask(self, looks: Iterator[Look]) -> None:
         """On to the next look, if there is one."""
-        look = next(looks, None) if self.error is None else None
+        look = next(looks, None) if self.error is None and self.budget > 0 else None
         self.looking = look is not None
         if look is not None:
             self.asked.append((look, len(self)))
@@ -67,6 +70,16 @@ class Growth:
         elif self.error is None:
             self.error = "the drafter's logits are not finite; check its weights and dtype."
             del self.parents[before:], self.children[before:]
+
+    def choose(self, weights: Sequence[float], depth: int, number: int) -> int:
+        """Which of several things happens, by their weights; `number` tells such choices at one depth apart."""
+        p = np.array(weights)
+        return self.context.rng.categorical(Dist(p / p.sum()), Purpose.DRAFT, depth, -1 - number)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return self.context.sampling.greedy
 
     def plant(self, parent: int, child: Child) -> int:
         """A new node."""
@@ -97,3 +110,67 @@ class Growth:
             source,
             self.error,
         )
+
+
+class Pool:
+    """Likely tokens that may become nodes of a growth, by the probability of the whole path down to each.
+
+    Its numbers are candidates, in the order in which they were found; only those that are looked behind or kept become
+    nodes. All are chosen, so any may be left out.
+    """
+
+    def __init__(self, growth: Growth) -> None:
+        self.growth, self.nodes = growth, {ROOT: ROOT}
+        self.reach: Floats = np.empty(0)
+        self.found: list[tuple[int, Likeliest, int, int]] = []  # the candidate below which it is, and where it was seen
+
+    def look(self, behind: Sequence[int], count: int) -> Likeliest:
+        """Look for the likeliest tokens after candidates, or after the root."""
+        return self.growth.likeliest(self.plant(behind), count)
+
+    def add(self, behind: Sequence[int], look: Likeliest) -> int:
+        """What a look behind these candidates has found; the number of the first new candidate."""
+        before, (rows, columns) = len(self.found), look.chances.shape
+        above = np.array([self.reach[candidate] if candidate != ROOT else 1.0 for candidate in behind])
+        self.reach = np.concatenate([self.reach, (above[:, None] * look.chances).ravel()])
+        self.found += [(behind[row], look, row, column) for row in range(rows) for column in range(columns)]
+        return before
+
+    def best(self, count: int, since: int = 0) -> list[int]:
+        """The `count` likeliest candidates, best first, the earliest found where several are equal."""
+        order = np.argsort(-self.reach[since:], kind="stable")[:count] + since
+        return [candidate for candidate in order.tolist() if self.reach[candidate] > 0]
+
+    def promising(self, candidates: Iterable[int], count: int) -> list[int]:
+        """Those below which there may be one of the `count` likeliest."""
+        best = self.best(count)
+        least = self.reach[best[-1]] if len(best) == count else 0.0
+        return [candidate for candidate in candidates if self.reach[candidate] > least]
+
+    def keep(self, count: int) -> None:
+        """Let the `count` likeliest be the draft."""
+        self.growth.kept = self.plant(sorted(self.best(count)))
+
+    def plant(self, candidates: Iterable[int]) -> list[int]:
+        """The nodes of candidates, in ascending order."""
+        return [self._node(candidate) for candidate in candidates]
+
+    def _node(self, candidate: int) -> int:
+        if candidate not in self.nodes:
+            parent, look, row, column = self.found[candidate]
+            self.nodes[candidate] = self.growth.plant(self._node(parent), look.chosen(row, column))
+        return self.nodes[candidate]
+
+
+def beam(growth: Growth, width: int, threshold: float = 0.0) -> Iterator[Look]:
+    """Plant the `width` likeliest nodes of every level whose paths are at least as likely as the threshold."""
+    pool, level = Pool(growth), [ROOT]
+    for _ in range(growth.depth):
+        room = min(width, growth.budget - len(growth))
+        if not level or room < 1:
+            return
+        look = pool.look(level, room)
+        yield look
+        best = pool.best(room, pool.add(level, look))
+        level = sorted(candidate for candidate in best if pool.reach[candidate] >= threshold)
+        pool.plant(level)

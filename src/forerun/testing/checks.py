@@ -111,13 +111,6 @@ def law_of_output(engines: Sequence[Toy]) -> Iterator[tuple[str, Law]]:
     yield f"greedy: {name}", partial(laws.greedy_equals_greedy, engines[0])
 
 
-def law_of_step(toy: Toy) -> Iterator[tuple[str, Law]]:
-    """Exact in one step with a large draft, which is drawn as it says."""
-    yield f"a large draft: {laws.spelled(toy)}", partial(laws.a_draft_is_a_draft, toy, first=True)
-    for how, sampling in laws.SAMPLINGS.items():
-        yield f"a step: {laws.spelled(toy)}, {how}", partial(laws.a_step_is_exact, toy, sampling)
-
-
 def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
     """Neighbours, memory and cancelling."""
     for law in (laws.neighbours_do_not_matter, laws.chunks_do_not_matter, laws.cancelling_is_free):
@@ -180,12 +173,16 @@ def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_tree(tree: Choice) -> Iterator[tuple[str, Law]]:
+    large = Toy(drafter=DEEP, tree=tree, planner="fixed:nodes=5")
+    yield f"a large draft: {laws.spelled(large)}", partial(laws.a_draft_is_a_draft, large, first=True)
     for verifier in VERIFIERS:
         engines = toys(drafter=GROWN, tree=tree, verifier=verifier)
         yield f"a draft: {laws.spelled(engines[0])}", partial(laws.a_draft_is_a_draft, engines[0])
         if VERIFIERS[verifier].facts.exact:
             yield from law_of_output(engines[:1])
-            yield from law_of_step(replace(engines[0], drafter=DEEP, planner="fixed:nodes=5"))
+            judged = replace(large, verifier=verifier)
+            for how, sampling in laws.SAMPLINGS.items():
+                yield f"a step: {laws.spelled(judged)}, {how}", partial(laws.a_step_is_exact, judged, sampling)
         yield from law_of_company(engines[0])
 
 

@@ -7,10 +7,8 @@ Does not: draw; go on below a path that is less likely than `threshold`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth
+from forerun.growth import Growth, beam
 from forerun.look import Look
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
@@ -39,19 +37,4 @@ class LevelTree(Tree):
         self.options = options
 
     def grow(self, growth: Growth) -> Iterator[Look]:
-        level, reach = [ROOT], np.ones(1)
-        for _ in range(growth.depth):
-            width = min(self.options.width, growth.budget - len(growth))
-            if not level or width < 1:
-                return
-            look = growth.likeliest(level, width)
-            yield look
-            paths = reach[:, None] * look.chances
-            best = np.argsort(-paths, axis=None, kind="stable")[:width]
-            rows, columns = np.unravel_index(np.sort(best), paths.shape)  # siblings in order
-            likely = (paths[rows, columns] > 0) & (paths[rows, columns] >= self.options.threshold)
-            rows, columns = rows[likely], columns[likely]
-            level = [
-                growth.plant(level[row], look.chosen(row, column)) for row, column in zip(rows, columns, strict=True)
-            ]
-            reach = paths[rows, columns]
+        return beam(growth, self.options.width, self.options.threshold)
