@@ -174,3 +174,18 @@ def beam(growth: Growth, width: int, threshold: float = 0.0) -> Iterator[Look]:
         best = pool.best(room, pool.add(level, look))
         level = sorted(candidate for candidate in best if pool.reach[candidate] >= threshold)
         pool.plant(level)
+
+
+def best_first(growth: Growth, nodes: int, width: int, beams: int) -> Iterator[Look]:
+    """Plant the `nodes` likeliest paths of all, with at most `width` children each; `beams` are seen per pass."""
+    pool, behind, seen = Pool(growth), [ROOT], set[int]()
+    for _ in range(growth.depth):
+        look = pool.look(behind, width)
+        yield look
+        pool.add(behind, look)
+        seen.update(behind)
+        fresh = [candidate for candidate in pool.best(nodes) if candidate not in seen]
+        behind = pool.promising(fresh, nodes)[:beams]
+        if not behind:
+            break
+    pool.keep(nodes)

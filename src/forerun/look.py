@@ -49,6 +49,11 @@ class Traits:
     entropy: float  # nats
     tops: tuple[float, ...]  # the largest probabilities, in falling order
 
+    @staticmethod
+    def of(numbers: Sequence[float]) -> "Traits":
+        """One row of what `traits` finds."""
+        return Traits(numbers[0], tuple(numbers[1:]))
+
 
 class Look(ABC):
     """A `Question`: at most `count` children of every node, and the traits of their distributions where asked for."""
@@ -102,8 +107,7 @@ class Look(ABC):
 
     def traits(self, row: int) -> Traits:
         """Of the distribution after a node."""
-        entropy, *tops = self.found_traits[row].tolist()
-        return Traits(entropy, tuple(tops))
+        return Traits.of(self.found_traits[row].tolist())
 
     def _bent(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As `Shaper.bent`, and in which rows bans leave nothing [n, 1]."""
@@ -140,7 +144,7 @@ class Likeliest(Look):
         chances = (bent.gather(1, at).double() - bent.logsumexp(-1, keepdim=True)).exp()
         parts = [stuck, at, torch.where(stuck > 0, 0, chances)]
         if self.asks_traits:
-            parts.append(_traits(torch.softmax(bent, -1)))
+            parts.append(traits_of(torch.softmax(bent, -1)))
         return torch.cat([part.double() for part in parts], 1).flatten()
 
     def _read(self, output: Output) -> None:
@@ -210,7 +214,7 @@ class Drawn(Look):
         self.left = [self.origin.shaper.shape(bent)]
         parts = [stuck, *(part for i in range(self.count) for part in self._draw(i))]
         if self.asks_traits:
-            parts.append(_traits(self.left[0]))
+            parts.append(traits_of(self.left[0]))
         return torch.cat([part.double() for part in parts], 1).flatten()
 
     def _draw(self, i: int) -> tuple[torch.Tensor, ...]:
@@ -224,7 +228,7 @@ class Drawn(Look):
             rest = p if self.again else p.scatter(1, at, 0.0)
             total = rest.sum(-1, keepdim=True, dtype=torch.float64)
             self.left.append(torch.where(total > 0, rest / total.to(rest.dtype), 0))
-        return at, p.gather(1, at), p.square().sum(-1, keepdim=True)
+        return at, p.gather(1, at), p.norm(dim=-1, keepdim=True)
 
     def _read(self, output: Output) -> None:
         if output.answers is not None:
@@ -237,7 +241,7 @@ class Drawn(Look):
         p = self.origin.shaper.shape(bent)
         self.stuck, self.rows = fetch(stuck)[:, 0], fetch(p)
         if self.asks_traits:
-            self.found_traits = fetch(_traits(p))
+            self.found_traits = fetch(traits_of(p))
 
     def _child(self, row: int, i: int) -> Child | None:
         found = self.children[row]
@@ -249,10 +253,13 @@ class Drawn(Look):
         return found[i]
 
     def _next(self, row: int, elders: Sequence[Child]) -> Child | None:
-        """One draw more; None where the elders have taken all there is."""
+        """One draw more; None where the elders have taken all there is.
+
+        The root of the sum of q squared is the guess at sum min(p, q), how often a token drawn from q is accepted.
+        """
         left = 1.0 if self.again else 1 - sum(elder.chance for elder in elders)
         if self.rows is None:
-            token, mass, square = self.drawn[row, len(elders)].tolist()
+            token, mass, guess = self.drawn[row, len(elders)].tolist()
             q = elders[0].q if self.again and elders else Dist(_Drawable(self, row, len(elders)))
             chance = mass * left
         else:
@@ -260,9 +267,9 @@ class Drawn(Look):
             if q is None:
                 return None
             token = self.origin.rng.categorical(q, *self._key(row, len(elders)))
-            chance, square = float(self.rows[row, token]), float(np.dot(q.probs, q.probs))
+            chance, guess = float(self.rows[row, token]), float(np.dot(q.probs, q.probs)) ** 0.5
         refused = 1 - sum(elder.confidence for elder in elders)
-        return Child(int(token), q, chance, square * refused) if chance > 0 else None
+        return Child(int(token), q, chance, guess * refused) if chance > 0 else None
 
     def _left(self, p: Floats, elders: Sequence[Child]) -> Dist | None:
         """What the next draw on the host is from."""
@@ -309,7 +316,7 @@ def _order(logits: torch.Tensor) -> torch.Tensor:
     return rising << 32 | torch.arange(logits.shape[-1] - 1, -1, -1, device=logits.device)
 
 
-def _traits(p: torch.Tensor) -> torch.Tensor:
+def traits_of(p: torch.Tensor) -> torch.Tensor:
     """`Traits` of distributions [n, vocab] -> [n, 1 + TOPS]."""
     tops = p.topk(min(TOPS, p.shape[-1]), -1).values
     return torch.cat([torch.special.entr(p).sum(-1, keepdim=True), _pad(tops)], 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth, Pool
+from forerun.growth import Growth, best_first
 from forerun.look import Look
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
@@ -40,14 +40,4 @@ class SpecExecTree(Tree):
 
     def grow(self, growth: Growth) -> Iterator[Look]:
         nodes = min(growth.budget, self.options.nodes or growth.budget)
-        pool, behind, seen = Pool(growth), [ROOT], set[int]()
-        for _ in range(growth.depth):
-            look = pool.look(behind, self.options.width)
-            yield look
-            pool.add(behind, look)
-            seen.update(behind)
-            fresh = [candidate for candidate in pool.best(nodes) if candidate not in seen]
-            behind = pool.promising(fresh, nodes)[: self.options.beams]
-            if not behind:
-                break
-        pool.keep(nodes)
+        return best_first(growth, nodes, self.options.width, self.options.beams)

@@ -24,7 +24,7 @@ class SvipTree(StoppingChain):
     class Options:
         """`bound`: the square root of the entropy in nats beyond which the chain ends."""
 
-        bound: float = 1.2
+        bound: float = 1.8
 
         def __post_init__(self) -> None:
             if not self.bound >= 0:

@@ -22,7 +22,7 @@ class ThresholdTree(StoppingChain):
     class Options:
         """`least`: the probability of all tokens together below which the chain ends."""
 
-        least: float = 0.3
+        least: float = 0.1
 
         def __post_init__(self) -> None:
             if not 0 <= self.least <= 1:
