@@ -165,7 +165,8 @@ def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # n
 
 @command.command("trees")
 @click.option("--tree", "trees", multiple=True, help="One more, as in sequoia:price=0; beside all that there are.")
-@click.option("--only", is_flag=True, help="No others than these, and static.")
+@click.option("--only", is_flag=True, help="No others than these.")
+@click.option("--against", default="static", show_default=True, help="The tree over which leads are counted.")
 @click.option("--nodes", default="8,16", show_default=True, help="Budgets per step, with commas.")
 @click.option("--depth", type=click.IntRange(1), default=6, show_default=True, help="Levels of a tree.")
 @click.option("--price", type=click.FloatRange(0), default=0.1, show_default=True, help="A drafter's pass in target's.")
