@@ -25,6 +25,7 @@ from forerun.types import Floats, Ints, Sampling, Work
 RANKS = 8  # of the likeliest tokens, and draws below one node
 DEPTHS = 6
 ROUNDS = 4  # of draws per position
+EDGES = (0.01, 0.1, 0.4, 0.6, 0.95)  # of q, between which acceptance is told apart
 RIDGE = 1.0  # keeps fitted weights small where the data say little
 
 
@@ -104,6 +105,24 @@ def expected(one: Trace) -> Floats:
     """The acceptance of one drawn token at every position; of the likeliest where the text is greedy [positions]."""
     overlap: Floats = np.minimum(one.p, one.q).sum(-1)
     return overlap
+
+
+def calibration(traces: Sequence[Trace], seed: int = 0) -> dict[str, Any]:
+    """How often drawn tokens are accepted by their q, and how far guesses that only know q are from sum min(p, q)."""
+    rng, p, q = np.random.default_rng(seed), *(np.concatenate([getattr(t, n) for t in traces]) for n in ("p", "q"))
+    rows = np.repeat(np.arange(len(q)), ROUNDS)
+    tokens = (q.cumsum(-1, dtype=np.float64)[rows] < rng.random((len(rows), 1))).sum(-1).clip(max=q.shape[1] - 1)
+    own = q[rows, tokens]
+    kept, place = np.minimum(1, p[rows, tokens] / np.maximum(own, 1e-30)), np.digitize(own, EDGES)
+    overlap, square = np.minimum(p, q).sum(-1), np.square(q).sum(-1)
+    guesses = {"root of the sum of squares": square**0.5, "largest": q.max(-1), "sum of squares": square}
+    shares = [float(kept[place == i].mean()) if (place == i).any() else None for i in range(len(EDGES) + 1)]
+    return {
+        "edges": EDGES,
+        "accepted": shares,
+        "mean": float(overlap.mean()),
+        "squared_error": {name: float(np.square(guess - overlap).mean()) for name, guess in guesses.items()},
+    }
 
 
 def fit(features: Floats, accepted: Floats, steps: int = 50) -> list[float]:

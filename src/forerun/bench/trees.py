@@ -85,7 +85,8 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
     if not known:
         raise ConfigError(f"no category has more than {order.prompts} prompts to fit on; lower --prompts.")
     race = Race(plain, order, asked, drawn, {k: v for k, v in config.items() if k != "model"})
-    tables = acceptance.tables(race.traces(known), greedy=drawn.greedy)
+    traces = race.traces(known)
+    tables = acceptance.tables(traces, greedy=drawn.greedy)
     with TemporaryDirectory() as folder:
         path = order.save or Path(folder) / "trees.json"
         path.write_text(json.dumps(tables, indent=1), encoding="utf-8")
@@ -106,6 +107,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
         },
         "convention": CONVENTION,
         "acceptance": tables,
+        "calibration": acceptance.calibration(traces),
         "cases": cases,
         "notes": [*notes, *load.notes],
     }

@@ -37,6 +37,16 @@ def test_draws_are_accepted_as_rejection_sampling_would():
     assert sum(found) == pytest.approx(1, abs=1e-3)  # of three draws one is what the target wants
 
 
+def test_acceptance_is_counted_by_q():
+    p, q = np.array([0.9, 0.05, 0.05]), np.array([0.5, 0.495, 0.005])
+    found = acceptance.calibration([traced(p, q, [0] * 1000)])
+    assert found["accepted"][0] == 1  # 0.05 / 0.005, once in 200 draws
+    assert found["accepted"][3] == pytest.approx((1 + 0.05 / 0.495) / 2, abs=0.05)
+    assert found["accepted"][1] is None
+    assert found["mean"] == pytest.approx(0.5 + 0.05 + 0.005)
+    assert found["squared_error"]["largest"] == pytest.approx(0.055**2)
+
+
 def test_a_fit_finds_the_weights_again():
     rng = np.random.default_rng(0)
     features = np.column_stack([np.ones(20000), rng.normal(size=(20000, 2))])
@@ -56,9 +66,11 @@ def test_every_tree_runs_and_what_was_measured_is_saved(temperature, tmp_path):
     for case in cases.values():
         spread = case["tokens_per_step"]
         assert 1 <= spread["low"] <= spread["value"] <= spread["high"] <= 3
-        assert 0 < case["nodes_per_step"] <= 4
-        assert case["passes_per_step"] > 0
-        assert case["worth"] < spread["value"]
+        assert 0 <= case["nodes_per_step"] <= 4
+        assert case["worth"] <= spread["value"]
+    by_cost = cases.pop("sequoia")  # which may find that nothing pays on a busy machine
+    assert by_cost["nodes_per_step"] <= cases["static"]["nodes_per_step"]
+    assert all(case["nodes_per_step"] > 0 and case["passes_per_step"] > 0 for case in cases.values())
     assert cases["static"]["lead"]["value"] == 0
     trees.show(report)
 
