@@ -3,9 +3,10 @@
 Does not: run anything. A drafter answers the looks that its tree asks, level by level for all requests at once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Self
 
 import numpy as np
 
@@ -15,15 +16,17 @@ from forerun.sampling import Path, Shaper
 from forerun.types import Context, Dist, Draft, Floats, Output
 
 ROOT = -1
+Looks = Generator[Look, None, None]  # what a tree asks; closed early where there is no answer
 
 
 @dataclass(eq=False)
 class Growth:
-    """One request's draft: at most `budget` nodes, at most `depth` levels."""
+    """One request's draft: at most `budget` nodes, at most `depth` levels, as `grow` says."""
 
     context: Context
     budget: int
     depth: int
+    grow: "Callable[[Growth], Looks]"
     eos: tuple[int, ...] = ()  # ids that end a text
     parents: list[int] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)  # by node
@@ -36,6 +39,8 @@ class Growth:
         context = self.context
         shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
         self.origin = Origin(shaper, context.rng, self.path)
+        self.looks = self.grow(self)
+        self.go_on()
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -50,9 +55,9 @@ class Growth:
             return self.likeliest(nodes, count, traits=traits)
         return Drawn(self.origin, nodes, count, traits=traits, again=again)
 
-    def ask(self, looks: Iterator[Look]) -> None:
-        """On to the next look, if there is one."""
-        look = next(looks, None) if self.error is None and self.budget > 0 else None
+    def go_on(self) -> None:
+        """To the next look, if there is one."""
+        look = next(self.looks, None) if self.error is None and self.budget > 0 else None
         self.looking = look is not None
         if look is not None:
             self.asked.append((look, len(self)))
@@ -96,7 +101,8 @@ class Growth:
         return tuple(reversed(found))
 
     def draft(self, source: str) -> Draft:
-        """What has grown."""
+        """What has grown, whether the tree was done or not."""
+        self.looks.close()
         found, parents = self.children, self.parents
         if self.kept is not None:
             at = {ROOT: ROOT, **{node: i for i, node in enumerate(self.kept)}}
@@ -116,13 +122,19 @@ class Pool:
     """Likely tokens that may become nodes of a growth, by the probability of the whole path down to each.
 
     Its numbers are candidates, in the order in which they were found; only those that are looked behind or kept become
-    nodes. All are chosen, so any may be left out.
+    nodes. All are chosen, so any may be left out. At the end of a `with` the `size` likeliest are the draft.
     """
 
-    def __init__(self, growth: Growth) -> None:
-        self.growth, self.nodes = growth, {ROOT: ROOT}
+    def __init__(self, growth: Growth, size: int) -> None:
+        self.growth, self.size, self.nodes = growth, size, {ROOT: ROOT}
         self.reach: Floats = np.empty(0)
         self.found: list[tuple[int, Likeliest, int, int]] = []  # the candidate below which it is, and where it was seen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.growth.kept = self.plant(sorted(self.best()))
 
     def look(self, behind: Sequence[int], count: int) -> Likeliest:
         """Look for the likeliest tokens after candidates, or after the root."""
@@ -136,20 +148,16 @@ class Pool:
         self.found += [(behind[row], look, row, column) for row in range(rows) for column in range(columns)]
         return before
 
-    def best(self, count: int, since: int = 0) -> list[int]:
-        """The `count` likeliest candidates, best first, the earliest found where several are equal."""
-        order = np.argsort(-self.reach[since:], kind="stable")[:count] + since
+    def best(self, since: int = 0, count: int | None = None) -> list[int]:
+        """The likeliest candidates, best first, the earliest found where several are equal; `count`: not `size`."""
+        order = np.argsort(-self.reach[since:], kind="stable")[: self.size if count is None else count] + since
         return [candidate for candidate in order.tolist() if self.reach[candidate] > 0]
 
-    def promising(self, candidates: Iterable[int], count: int) -> list[int]:
-        """Those below which there may be one of the `count` likeliest."""
-        best = self.best(count)
-        least = self.reach[best[-1]] if len(best) == count else 0.0
+    def promising(self, candidates: Iterable[int]) -> list[int]:
+        """Those below which there may be one of the likeliest."""
+        best = self.best()
+        least = self.reach[best[-1]] if len(best) == self.size else 0.0
         return [candidate for candidate in candidates if self.reach[candidate] > least]
-
-    def keep(self, count: int) -> None:
-        """Let the `count` likeliest be the draft."""
-        self.growth.kept = self.plant(sorted(self.best(count)))
 
     def plant(self, candidates: Iterable[int]) -> list[int]:
         """The nodes of candidates, in ascending order."""
@@ -162,30 +170,29 @@ class Pool:
         return self.nodes[candidate]
 
 
-def beam(growth: Growth, width: int, threshold: float = 0.0) -> Iterator[Look]:
+def beam(growth: Growth, width: int, threshold: float = 0.0) -> Looks:
     """Plant the `width` likeliest nodes of every level whose paths are at least as likely as the threshold."""
-    pool, level = Pool(growth), [ROOT]
+    pool, level = Pool(growth, growth.budget), [ROOT]
     for _ in range(growth.depth):
         room = min(width, growth.budget - len(growth))
         if not level or room < 1:
             return
         look = pool.look(level, room)
         yield look
-        best = pool.best(room, pool.add(level, look))
+        best = pool.best(pool.add(level, look), room)
         level = sorted(candidate for candidate in best if pool.reach[candidate] >= threshold)
         pool.plant(level)
 
 
-def best_first(growth: Growth, nodes: int, width: int, beams: int) -> Iterator[Look]:
+def best_first(growth: Growth, nodes: int, width: int, beams: int) -> Looks:
     """Plant the `nodes` likeliest paths of all, with at most `width` children each; `beams` are seen per pass."""
-    pool, behind, seen = Pool(growth), [ROOT], set[int]()
-    for _ in range(growth.depth):
-        look = pool.look(behind, width)
-        yield look
-        pool.add(behind, look)
-        seen.update(behind)
-        fresh = [candidate for candidate in pool.best(nodes) if candidate not in seen]
-        behind = pool.promising(fresh, nodes)[:beams]
-        if not behind:
-            break
-    pool.keep(nodes)
+    behind, seen = [ROOT], set[int]()
+    with Pool(growth, nodes) as pool:
+        for _ in range(growth.depth):
+            look = pool.look(behind, width)
+            yield look
+            pool.add(behind, look)
+            seen.update(behind)
+            behind = pool.promising([candidate for candidate in pool.best() if candidate not in seen])[:beams]
+            if not behind:
+                return

@@ -51,7 +51,7 @@ class Traits:
 
     @staticmethod
     def of(numbers: Sequence[float]) -> "Traits":
-        """One row of what `traits` finds."""
+        """One row of what `traits_of` finds."""
         return Traits(numbers[0], tuple(numbers[1:]))
 
 
@@ -225,9 +225,7 @@ class Drawn(Look):
         numbers = send([[row[i] or 0.0] for row in self.numbers], p.device, mass.dtype)
         at = torch.minimum(torch.searchsorted(mass, numbers * total, right=True), torch.searchsorted(mass, total))
         if i + 1 < self.count:
-            rest = p if self.again else p.scatter(1, at, 0.0)
-            total = rest.sum(-1, keepdim=True, dtype=torch.float64)
-            self.left.append(torch.where(total > 0, rest / total.to(rest.dtype), 0))
+            self.left.append(p if self.again else _without(p, at))
         return at, p.gather(1, at), p.norm(dim=-1, keepdim=True)
 
     def _read(self, output: Output) -> None:
@@ -257,18 +255,17 @@ class Drawn(Look):
 
         The root of the sum of q squared is the guess at sum min(p, q), how often a token drawn from q is accepted.
         """
-        left = 1.0 if self.again else 1 - sum(elder.chance for elder in elders)
         if self.rows is None:
             token, mass, guess = self.drawn[row, len(elders)].tolist()
             q = elders[0].q if self.again and elders else Dist(_Drawable(self, row, len(elders)))
-            chance = mass * left
+            chance = mass if self.again else mass * (1 - sum(elder.chance for elder in elders))
         else:
             q = self._left(self.rows[row], elders)
             if q is None:
                 return None
             token = self.origin.rng.categorical(q, *self._key(row, len(elders)))
             chance, guess = float(self.rows[row, token]), float(np.dot(q.probs, q.probs)) ** 0.5
-        refused = 1 - sum(elder.confidence for elder in elders)
+        refused = max(1 - sum(elder.confidence for elder in elders), 0.0)
         return Child(int(token), q, chance, guess * refused) if chance > 0 else None
 
     def _left(self, p: Floats, elders: Sequence[Child]) -> Dist | None:
@@ -307,6 +304,13 @@ class _Drawable:
 
     def minus(self, q: Dist) -> Dist | None:
         return None
+
+
+def _without(p: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Norm(p but for one token per row); zeros where nothing is left."""
+    rest = p.scatter(1, tokens, 0.0)
+    total = rest.sum(-1, keepdim=True, dtype=torch.float64)
+    return torch.where(total > 0, rest / total.to(rest.dtype), 0)
 
 
 def _order(logits: torch.Tensor) -> torch.Tensor:

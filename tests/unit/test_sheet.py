@@ -16,6 +16,7 @@ from forerun.sampling import Rows
 from forerun.sheet import Sheet
 from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
 from forerun.trees import TREES
+from forerun.trees.chain import ChainTree
 from forerun.types import Context, Dist, Draft, Output, Sampling
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.match import MatchVerifier
@@ -74,7 +75,7 @@ def draft_of(rng, parents, kind):
         token = int(rng.choice(V, p=row.astype(np.float64) / row.astype(np.float64).sum()))
         if kind == "far":
             context = Context(0, (1,), 1, Sampling(), CounterRng(int(rng.integers(1 << 30))))
-            look = Growth(context, 1, 1).drawn([-1], 1)
+            look = Growth(context, 1, 1, ChainTree(None, None).grow).newest
             logits = torch.from_numpy(np.log(row + 1e-9))[None]
             look.read(Output(logits, (0,), (0.0,), answers=host.fetch(look(logits))))
             child = look.child(0)

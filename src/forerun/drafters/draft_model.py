@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
-from forerun.look import Look
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -22,7 +21,6 @@ class _Reading:
 
     slot: int
     growth: Growth
-    looks: Iterator[Look]
     nodes: list[int] = field(default_factory=list)  # by entry
     entries: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})  # by node
     parents: list[int] = field(default_factory=list)  # entries, by entry
@@ -126,9 +124,7 @@ class DraftModelDrafter(Drafter):
         """A new draft, in place of one that may never have been judged."""
         seat, cache = context.state, self.runner.cache
         cache.keep(seat.slot, (), ())
-        growth = Growth(context, budget, self.depth, self.eos)
-        seat.reading = reading = _Reading(seat.slot, growth, self.tree.grow(growth))
-        growth.ask(reading.looks)
+        seat.reading = reading = _Reading(seat.slot, Growth(context, budget, self.depth, self.tree.grow, self.eos))
         return reading
 
     def _blind(self, active: Sequence[_Reading]) -> bool:
@@ -177,7 +173,7 @@ class DraftModelDrafter(Drafter):
         if len(growth.asked) == 1:
             read = growth.context.tokens[cache.length(reading.slot) :]
             cache.keep(reading.slot, read, range(len(read)))
-        growth.ask(reading.looks)
+        growth.go_on()
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""

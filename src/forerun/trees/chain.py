@@ -3,11 +3,9 @@
 Does not: branch, or stop early; `svip`, `disco`, `specdec-pp` and `threshold` do.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from forerun.growth import ROOT, Growth
-from forerun.look import Look
+from forerun.growth import ROOT, Growth, Looks
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Setup
 
@@ -26,7 +24,7 @@ class ChainTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         node = ROOT
         for _ in range(min(growth.depth, growth.budget)):
             look = growth.drawn([node], 1)

@@ -10,18 +10,20 @@ in which they were drawn. Chosen tokens are free of both.
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth
+from forerun.growth import ROOT, Growth, Looks
 from forerun.look import Look, Traits
 from forerun.member import Member
 from forerun.types import Setup
+
+Found = TypeVar("Found")
 
 
 class Tree(Member):
@@ -34,7 +36,7 @@ class Tree(Member):
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
 
     @abstractmethod
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         """Plant at most growth.budget nodes on at most growth.depth levels.
 
         A look is answered when the generator goes on; it may not go on at all. A node is looked behind at most once.
@@ -55,7 +57,7 @@ class StoppingChain(Tree):
         """
 
     @final
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         node, reach, traits = ROOT, 1.0, list[Traits]()
         for _ in range(min(growth.depth, growth.budget)):
             look = growth.drawn([node], 1, traits=self.traits)
@@ -103,7 +105,7 @@ class PlannedTree(Tree):
         """How the children come about."""
 
     @final
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         """A token that an elder sibling has already, as draws with replacement may, gets no children of its own."""
         shape, planted = self.shape(growth.budget, growth.depth), {ROOT: ROOT}
         for level in shape.levels:
@@ -137,11 +139,23 @@ def branching(widths: tuple[int, ...], budget: int, depth: int) -> Shape:
     return Shape(tuple(parents), tuple(ranks))
 
 
-def measured(file: str, tree: str) -> Any:  # noqa: ANN401 - what the tree's own file says
-    """What `forerun bench trees --save` has written down for a tree; ConfigError where the file has nothing for it."""
+def measured(file: str, tree: str, read: Callable[[Any], Found]) -> Found:
+    """What `forerun bench trees --save` wrote down for a tree, as `read` makes it of that; ConfigError if it cannot."""
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
-        return found[tree] if isinstance(found, dict) else found
-    except (OSError, ValueError, KeyError) as problem:
-        found_none = f"tree {tree!r} finds nothing for itself in {file!r} ({problem!r})"
-        raise ConfigError(f"{found_none}; make the file with forerun bench trees --save.") from problem
+        return read(found[tree] if isinstance(found, dict) else found)
+    except (OSError, ValueError, TypeError, LookupError) as problem:
+        nothing = f"tree {tree!r} finds nothing for itself in {file!r} ({problem!r})"
+        raise ConfigError(f"{nothing}; make the file with forerun bench trees --save.") from problem
+
+
+def numbers(count: int) -> Callable[[Any], tuple[float, ...]]:
+    """Reads a list of so many numbers; any number of them for 0."""
+
+    def read(found: Any) -> tuple[float, ...]:  # noqa: ANN401 - JSON
+        given = tuple(float(number) for number in found)
+        if not given or (count and len(given) != count):
+            raise ValueError(f"{len(given)} numbers, not {count or 'one or more'}")
+        return given
+
+    return read

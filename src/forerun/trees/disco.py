@@ -12,7 +12,7 @@ from math import exp, log
 
 from forerun.errors import ConfigError
 from forerun.look import Traits
-from forerun.trees.contract import StoppingChain, measured
+from forerun.trees.contract import StoppingChain, measured, numbers
 from forerun.types import Facts, Setup
 
 # The bundled pair: `forerun bench trees --prompts 6 --temperature 1 --save FILE`
@@ -27,7 +27,7 @@ def features(traits: Traits, place: int) -> tuple[float, ...]:
 class DiscoTree(StoppingChain):
     """A classifier decides."""
 
-    facts = Facts(keys=("disco",), draws=True, paper="2405.04304")
+    facts = Facts(keys=("disco",), draws=True, paper="2405.04304", evidence="docs/results/README.md#trees-chains")
 
     @dataclass(frozen=True)
     class Options:
@@ -42,7 +42,7 @@ class DiscoTree(StoppingChain):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
-        self.weights = tuple(measured(options.file, "disco")) if options.file else BUNDLED
+        self.weights = measured(options.file, "disco", numbers(len(BUNDLED))) if options.file else BUNDLED
 
     def stops(self, traits: Sequence[Traits], reach: float) -> bool:
         found = features(traits[-1], len(traits))

@@ -8,12 +8,11 @@ Does not: draw for a greedy request, whose tokens are known and taken by the pro
 because it turned out unlikely: its worth decides what grows below and beside it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, nsmallest
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth, best_first
+from forerun.growth import ROOT, Growth, Looks, best_first
 from forerun.look import Child, Look
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
@@ -24,7 +23,13 @@ Place = tuple[float, int, int]  # minus its worth, the node above, which child o
 class DySpecTree(Tree):
     """Greedy, in the order of worth."""
 
-    facts = Facts(keys=("dyspec",), draws=True, paper="2410.11744", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("dyspec",),
+        draws=True,
+        paper="2410.11744",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-greedy",
+    )
     levels = 8
 
     @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class DySpecTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         nodes = min(growth.budget, self.options.nodes or growth.budget)
         if growth.greedy:
             yield from best_first(growth, nodes, self.options.width, nodes)

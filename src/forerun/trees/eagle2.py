@@ -5,12 +5,10 @@ levels the likeliest by the probability of their path become the draft. Chosen, 
 Does not: look behind a node below which none of the draft can be; the paper's drafter does, and gets the same draft.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth, Pool
-from forerun.look import Look
+from forerun.growth import ROOT, Growth, Looks, Pool
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
 
@@ -18,7 +16,7 @@ from forerun.types import Facts, Need, Setup
 class Eagle2Tree(Tree):
     """Grow wide, then rank again."""
 
-    facts = Facts(paper="2406.16858", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(paper="2406.16858", needs=frozenset({Need.BRANCHING}), evidence="docs/results/README.md#trees-greedy")
 
     @dataclass(frozen=True)
     class Options:
@@ -35,14 +33,12 @@ class Eagle2Tree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
-        nodes, width = min(growth.budget, self.options.nodes or growth.budget), self.options.width
-        pool, behind = Pool(growth), [ROOT]
-        for _ in range(growth.depth):
-            look = pool.look(behind, width)
-            yield look
-            fresh = pool.add(behind, look)
-            behind = pool.promising(pool.best(width, fresh), nodes)
-            if not behind:
-                break
-        pool.keep(nodes)
+    def grow(self, growth: Growth) -> Looks:
+        width, behind = self.options.width, [ROOT]
+        with Pool(growth, min(growth.budget, self.options.nodes or growth.budget)) as pool:
+            for _ in range(growth.depth):
+                look = pool.look(behind, width)
+                yield look
+                behind = pool.promising(pool.best(pool.add(behind, look), width))
+                if not behind:
+                    return

@@ -16,7 +16,13 @@ from forerun.types import Facts, Need, Setup
 class IidTree(PlannedTree):
     """Independent siblings."""
 
-    facts = Facts(keys=("multi-candidate",), draws=True, paper="2401.06706", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("multi-candidate",),
+        draws=True,
+        paper="2401.06706",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-sampled",
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -4,12 +4,10 @@ The first half of EAGLE-2's drafts (2406.16858), whose second half picks among a
 Does not: draw; go on below a path that is less likely than `threshold`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.growth import Growth, beam
-from forerun.look import Look
+from forerun.growth import Growth, Looks, beam
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
 
@@ -17,7 +15,7 @@ from forerun.types import Facts, Need, Setup
 class LevelTree(Tree):
     """`width` nodes per level."""
 
-    facts = Facts(paper="2406.16858", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(paper="2406.16858", needs=frozenset({Need.BRANCHING}), evidence="docs/results/README.md#trees-greedy")
     levels = 3
 
     @dataclass(frozen=True)
@@ -36,5 +34,5 @@ class LevelTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         return beam(growth, self.options.width, self.options.threshold)

@@ -6,12 +6,10 @@ expectation, growth ends. Chosen, not drawn.
 Does not: know what a level costs; `gain` is to be that, in target passes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth, Pool
-from forerun.look import Look
+from forerun.growth import ROOT, Growth, Looks, Pool
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
 
@@ -19,7 +17,12 @@ from forerun.types import Facts, Need, Setup
 class OptTree(Tree):
     """Level by level, as long as it pays."""
 
-    facts = Facts(keys=("opt-tree",), paper="2406.17276", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("opt-tree",),
+        paper="2406.17276",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-greedy",
+    )
 
     @dataclass(frozen=True)
     class Options:
@@ -36,16 +39,14 @@ class OptTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
-        nodes = min(growth.budget, self.options.nodes or growth.budget)
-        pool, behind, expected = Pool(growth), [ROOT], 0.0
-        for _ in range(growth.depth):
-            look = pool.look(behind, nodes)
-            yield look
-            fresh, before = pool.add(behind, look), expected
-            best = pool.best(nodes)
-            expected = float(pool.reach[best].sum())
-            behind = pool.promising((candidate for candidate in best if candidate >= fresh), nodes)
-            if not behind or expected - before < self.options.gain:
-                break
-        pool.keep(nodes)
+    def grow(self, growth: Growth) -> Looks:
+        nodes, behind, expected = min(growth.budget, self.options.nodes or growth.budget), [ROOT], 0.0
+        with Pool(growth, nodes) as pool:
+            for _ in range(growth.depth):
+                look = pool.look(behind, nodes)
+                yield look
+                fresh, before, best = pool.add(behind, look), expected, pool.best()
+                expected = float(pool.reach[best].sum())
+                behind = pool.promising(candidate for candidate in best if candidate >= fresh)
+                if not behind or expected - before < self.options.gain:
+                    return

@@ -9,11 +9,11 @@ siblings report their q and stand in the order of arrival.
 Does not: draw for a greedy request, which gets a beam search.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth, beam
+from forerun.growth import ROOT, Growth, Looks, beam
 from forerun.look import Child, Look
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
@@ -52,7 +52,13 @@ _NOTHING = 1e-12  # what rounding may leave of a rate
 class SbsTree(Tree):
     """Stochastic beam search."""
 
-    facts = Facts(keys=("rsd-swor",), draws=True, paper="2402.14160", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("rsd-swor",),
+        draws=True,
+        paper="2402.14160",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-drawn",
+    )
     levels = 3
 
     @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class SbsTree(Tree):
     def toy(cls) -> Options:
         return cls.Options(2)  # fewer than a toy has tokens
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         if growth.greedy:
             yield from beam(growth, self.options.width)
             return

@@ -13,7 +13,7 @@ from math import exp, log
 
 from forerun.errors import ConfigError
 from forerun.look import Traits
-from forerun.trees.contract import StoppingChain, measured
+from forerun.trees.contract import StoppingChain, measured, numbers
 from forerun.types import Facts, Setup
 
 # The bundled pair: `forerun bench trees --prompts 6 --temperature 1 --save FILE`
@@ -30,7 +30,7 @@ def features(traits: Traits) -> tuple[float, ...]:
 class SpecDecPPTree(StoppingChain):
     """A threshold on the predicted rejection."""
 
-    facts = Facts(keys=("specdec-pp",), draws=True, paper="2405.19715")
+    facts = Facts(keys=("specdec-pp",), draws=True, paper="2405.19715", evidence="docs/results/README.md#trees-chains")
 
     @dataclass(frozen=True)
     class Options:
@@ -45,7 +45,7 @@ class SpecDecPPTree(StoppingChain):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
-        self.weights = tuple(measured(options.file, "specdec-pp")) if options.file else BUNDLED
+        self.weights = measured(options.file, "specdec-pp", numbers(len(BUNDLED))) if options.file else BUNDLED
 
     def stops(self, traits: Sequence[Traits], reach: float) -> bool:
         kept = reduce(lambda found, one: found * self.acceptance(one), traits, 1.0)

@@ -6,12 +6,10 @@ slow and wide. Chosen, not drawn.
 Does not: keep the target's distributions for a later step, when the text leaves the tree and comes back.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.growth import Growth, best_first
-from forerun.look import Look
+from forerun.growth import Growth, Looks, best_first
 from forerun.trees.contract import Tree
 from forerun.types import Facts, Need, Setup
 
@@ -19,7 +17,12 @@ from forerun.types import Facts, Need, Setup
 class SpecExecTree(Tree):
     """Best first, a batch at a time."""
 
-    facts = Facts(keys=("specexec",), paper="2406.02532", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("specexec",),
+        paper="2406.02532",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-greedy",
+    )
     levels = 8
 
     @dataclass(frozen=True)
@@ -38,6 +41,6 @@ class SpecExecTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def grow(self, growth: Growth) -> Iterator[Look]:
+    def grow(self, growth: Growth) -> Looks:
         nodes = min(growth.budget, self.options.nodes or growth.budget)
         return best_first(growth, nodes, self.options.width, self.options.beams)

@@ -15,7 +15,7 @@ from typing import Any
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.look import Look
-from forerun.trees.contract import PlannedTree, Shape, measured
+from forerun.trees.contract import PlannedTree, Shape, measured, numbers
 from forerun.types import Facts, Need, Setup
 
 Ranks = tuple[int, ...]
@@ -28,7 +28,7 @@ BUNDLED: Acceptance = ((0.602, 0.1576, 0.0539, 0.0283, 0.0249, 0.0176, 0.0136, 0
 class StaticTree(PlannedTree):
     """The same ranks at every step."""
 
-    facts = Facts(keys=("medusa",), paper="2401.10774", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(paper="2401.10774", needs=frozenset({Need.BRANCHING}), evidence="docs/results/README.md#trees-greedy")
 
     @dataclass(frozen=True)
     class Options:
@@ -46,10 +46,7 @@ class StaticTree(PlannedTree):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
-        found: Any = measured(options.file, "static") if options.file else BUNDLED
-        named = isinstance(found[0][0], int)
-        self.paths = _paths(found) if named else ()
-        self.acceptance: Acceptance = () if named else tuple(map(tuple, found))
+        self.paths, self.acceptance = measured(options.file, "static", _read) if options.file else ((), BUNDLED)
 
     def shape(self, budget: int, depth: int) -> Shape:
         nodes = min(budget, self.options.nodes or budget)
@@ -83,13 +80,20 @@ def shape_of(paths: tuple[Ranks, ...]) -> Shape:
     return Shape(tuple(at[path[:-1]] for path in paths), tuple(path[-1] for path in paths))
 
 
-def _paths(found: Sequence[Sequence[int]]) -> tuple[Ranks, ...]:
-    """Paths of ranks, shorter ones first; ConfigError where one hangs in the air."""
-    paths = sorted({tuple(path) for path in found}, key=lambda path: (len(path), path))
+def _read(found: Any) -> tuple[tuple[Ranks, ...], Acceptance]:  # noqa: ANN401 - JSON
+    """Paths of whole numbers, or acceptance in fractions."""
+    rows = tuple(tuple(row) for row in found)
+    if all(isinstance(rank, int) for row in rows for rank in row):
+        return _paths(rows), ()
+    return (), tuple(numbers(0)(row) for row in rows)
+
+
+def _paths(found: tuple[Ranks, ...]) -> tuple[Ranks, ...]:
+    """Shorter ones first; ConfigError where one hangs in the air."""
+    paths = sorted(set(found), key=lambda path: (len(path), path))
     known = {(), *paths}
-    loose = [path for path in paths if path[:-1] not in known or min(path) < 0]
-    if loose:
-        raise ConfigError(
-            f"tree 'static': path {list(loose[0])} hangs under none; list every path that it begins with."
-        )
+    loose = [path for path in paths if path[:-1] not in known or min(path, default=-1) < 0]
+    if loose or not paths:
+        shown = list(loose[0]) if loose else []
+        raise ConfigError(f"tree 'static': path {shown} hangs under none; list every path that it begins with.")
     return tuple(paths)

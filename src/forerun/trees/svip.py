@@ -18,7 +18,7 @@ from forerun.types import Facts, Setup
 class SvipTree(StoppingChain):
     """Self-verification by entropy."""
 
-    facts = Facts(keys=("svip",), draws=True, paper="2411.18462")
+    facts = Facts(keys=("svip",), draws=True, paper="2411.18462", evidence="docs/results/README.md#trees-chains")
 
     @dataclass(frozen=True)
     class Options:

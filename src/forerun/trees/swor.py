@@ -17,7 +17,13 @@ from forerun.types import Facts, Need, Setup
 class SworTree(PlannedTree):
     """Distinct siblings."""
 
-    facts = Facts(keys=("rsd-swor",), draws=True, paper="2402.14160", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("rsd-swor",),
+        draws=True,
+        paper="2402.14160",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#trees-drawn",
+    )
 
     @dataclass(frozen=True)
     class Options:

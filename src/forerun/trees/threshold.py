@@ -15,7 +15,7 @@ from forerun.types import Facts, Setup
 class ThresholdTree(StoppingChain):
     """By the probability of the path, as many engines have it."""
 
-    facts = Facts(draws=True)
+    facts = Facts(draws=True, evidence="docs/results/README.md#trees-chains")
     traits = False
 
     @dataclass(frozen=True)

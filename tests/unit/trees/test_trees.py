@@ -40,13 +40,11 @@ def tree(spelled, **facts):
     return choice.member(choice.options, setup(**facts))
 
 
-def grow(grown, budget=8, depth=3, rng=None, *, sampling=PLAIN, model=MODEL, far=False):
+def grow(grown, budget=8, depth=3, rng=None, *, sampling=PLAIN, model=MODEL, far=False, passes=99):
     """What a tree, or one that is spelled, makes of the model's distributions."""
     context = Context(0, PROMPT, len(PROMPT), sampling, rng or CounterRng(0))
-    growth = Growth(context, budget, depth)
-    looks = (tree(grown) if isinstance(grown, str) else grown).grow(growth)
-    growth.ask(looks)
-    while growth.looking:
+    growth = Growth(context, budget, depth, (tree(grown) if isinstance(grown, str) else grown).grow)
+    while growth.looking and len(growth.asked) <= passes:
         look = growth.newest
         paths = [growth.path(node) for node in look.nodes]
         logits = torch.from_numpy(np.log([model.probs((*PROMPT, *path)) for path in paths]))
@@ -54,7 +52,7 @@ def grow(grown, budget=8, depth=3, rng=None, *, sampling=PLAIN, model=MODEL, far
         mass = None if look.worthwhile else tuple((logits - logits.amax(-1, keepdim=True)).exp().sum(-1).tolist())
         answers = fetch(look(logits)) if far and look.worthwhile else None
         growth.answer(len(growth.asked) - 1, Output(logits, tuple(best), tuple(peak), mass, answers=answers))
-        growth.ask(looks)
+        growth.go_on()
     return growth.draft("test")
 
 
@@ -221,6 +219,17 @@ def test_a_budget_is_kept(name, budget):
         assert max(draft.depths) <= depth
 
 
+@pytest.mark.parametrize("name", TREES)
+def test_a_growth_that_is_given_up_leaves_a_draft(name):
+    """After one pass or two there is no room to go on: what has grown is a draft, within the budget."""
+    whole = len(grow(name, 4, 3, CounterRng(1)))
+    for passes in (1, 2):
+        draft = grow(name, 4, 3, CounterRng(1), passes=passes)
+        draft.check(6, 4)
+        assert 0 < len(draft) <= whole
+        assert max(draft.depths) <= passes
+
+
 RULES = {
     "threshold": ("least=0", "least=0.02", "least=1"),
     "svip": ("bound=9", "bound=1.29", "bound=0"),
@@ -268,8 +277,18 @@ def test_a_static_tree_is_read_from_a_file(tmp_path):
     file.write_text(json.dumps([[0], [1, 2]]))
     with pytest.raises(ConfigError, match=r"path \[1, 2\] hangs under none; list every path"):
         tree(f"static:file=({file})")
-    with pytest.raises(ConfigError, match="make the file with forerun bench trees --save"):
-        tree("sequoia:file=(nowhere.json)")
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "{}", '{"sequoia": []}', '{"sequoia": ["a"], "static": [[0.5, "b"]]}', "[[]]", "7"]
+)
+@pytest.mark.parametrize("name", ["static", "sequoia", "specdec-pp", "disco"])
+def test_a_file_that_holds_nothing_for_a_tree_is_refused(name, text, tmp_path):
+    file = tmp_path / "trees.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=r"make the file with forerun bench trees --save|hangs under none"):
+        tree(f"{name}:file=({file})")
 
 
 def shapes(nodes, depth, ranks):
