@@ -25,6 +25,8 @@ from forerun.types import Floats, Ints, Sampling, Work
 RANKS = 8  # of the likeliest tokens, and draws below one node
 DEPTHS = 6
 ROUNDS = 4  # of draws per position
+RESAMPLES = 2000
+TINY = 1e-30
 EDGES = (0.01, 0.1, 0.4, 0.6, 0.95)  # of q, between which acceptance is told apart
 RIDGE = 1.0  # keeps fitted weights small where the data say little
 
@@ -76,29 +78,47 @@ def by_rank(traces: Sequence[Trace]) -> list[list[float]]:
     return table
 
 
-def by_draw(traces: Sequence[Trace], seed: int = 0) -> list[float]:
-    """How often the k-th of RANKS draws without replacement is the accepted one."""
-    rng, found, count = np.random.default_rng(seed), np.zeros(RANKS), 0
-    for one in traces:
-        for p, q in zip(np.repeat(one.p, ROUNDS, 0), np.repeat(one.q, ROUNDS, 0), strict=True):
-            found += _draws(p.astype(np.float64), q.astype(np.float64), rng)
-            count += 1
-    return [round(float(share), 4) for share in found / max(count, 1)]
+def by_draw(traces: Sequence[Trace], *, again: bool = False) -> Floats:
+    """How often the k-th of RANKS siblings is the accepted one, `again`: drawn with replacement [traces, RANKS]."""
+    found = np.zeros((len(traces), RANKS))
+    for number, one in enumerate(traces):
+        rng = np.random.default_rng(number)  # the same for both kinds
+        pairs = list(zip(one.p, one.q, strict=True)) * ROUNDS
+        for p, q in pairs:
+            found[number] += _draws(p.astype(np.float64), q.astype(np.float64), rng.random(RANKS), again=again)
+        found[number] /= max(len(pairs), 1)
+    return found
 
 
-def _draws(p: Floats, q: Floats, rng: np.random.Generator) -> Floats:
+def _draws(p: Floats, q: Floats, numbers: Floats, *, again: bool) -> Floats:
     """The probability that each of RANKS siblings is the accepted one, given what was drawn."""
     found, left = np.zeros(RANKS), 1.0
-    for k in range(RANKS):
-        token = rng.choice(len(q), p=q / q.sum())
-        chance = min(1.0, p[token] / q[token])
+    for k, number in enumerate(numbers):
+        mass = q.cumsum()
+        token = min(int(np.searchsorted(mass, number * mass[-1], side="right")), len(q) - 1)
+        chance = min(1.0, p[token] / max(q[token], TINY))
         found[k], left = left * chance, left * (1 - chance)
-        p, q = np.maximum(p - q, 0), q.copy()
-        q[token] = 0
+        p = np.maximum(p - q, 0)
+        if not again:
+            q[token] = 0
         if left <= 0 or not p.sum() > 0 or not q.sum() > 0:
             break
         p, q = p / p.sum(), q / q.sum()
     return found
+
+
+def siblings(traces: Sequence[Trace]) -> list[str]:
+    """What drawing without replacement brings, below one node, in sentences: texts resampled as `trees` does."""
+    apart, again = (by_draw(traces, again=again).cumsum(1) for again in (False, True))
+    drawn = np.random.default_rng(0).integers(len(traces), size=(RESAMPLES, len(traces)))
+    leads, said = apart - again, list[str]()
+    for k in (2, 4, 8):
+        low, high = np.quantile(leads[drawn, k - 1].mean(1), [0.025, 0.975])
+        both = f"{apart[:, k - 1].mean():.1%} drawn without replacement and {again[:, k - 1].mean():.1%} with"
+        said.append(
+            f"Of {k} siblings one is accepted: {both} (lead {leads[:, k - 1].mean():.2%}, {low:.2%} to {high:.2%})."
+        )
+    return said
 
 
 def expected(one: Trace) -> Floats:
@@ -113,7 +133,7 @@ def calibration(traces: Sequence[Trace], seed: int = 0) -> dict[str, Any]:
     rows = np.repeat(np.arange(len(q)), ROUNDS)
     tokens = (q.cumsum(-1, dtype=np.float64)[rows] < rng.random((len(rows), 1))).sum(-1).clip(max=q.shape[1] - 1)
     own = q[rows, tokens]
-    kept, place = np.minimum(1, p[rows, tokens] / np.maximum(own, 1e-30)), np.digitize(own, EDGES)
+    kept, place = np.minimum(1, p[rows, tokens] / np.maximum(own, TINY)), np.digitize(own, EDGES)
     overlap, square = np.minimum(p, q).sum(-1), np.square(q).sum(-1)
     guesses = {"root of the sum of squares": square**0.5, "largest": q.max(-1), "sum of squares": square}
     shares = [float(kept[place == i].mean()) if (place == i).any() else None for i in range(len(EDGES) + 1)]
@@ -144,7 +164,7 @@ def tables(traces: Sequence[Trace], *, greedy: bool) -> dict[str, Any]:
     ranks = by_rank(traces)
     return {
         "static": ranks,
-        "sequoia": ranks[0] if greedy else by_draw(traces),
+        "sequoia": ranks[0] if greedy else by_draw(traces).mean(0).round(4).tolist(),
         "specdec-pp": fit(simple, targets),
         "disco": fit(placed, repeated),
     }

@@ -30,8 +30,6 @@ from forerun.llm import LLM
 from forerun.trees import TREES
 from forerun.types import Floats, Output, Sampling, Work
 
-RESAMPLES = 2000
-
 
 @dataclass(frozen=True)
 class Order:
@@ -109,7 +107,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
         "acceptance": tables,
         "calibration": acceptance.calibration(traces),
         "cases": cases,
-        "notes": [*notes, *load.notes],
+        "notes": [*notes, *load.notes, *([] if drawn.greedy else acceptance.siblings(traces))],
     }
 
 
@@ -160,7 +158,7 @@ class Race:
 
     def _figures(self, counts: Sequence[Sequence[Count]], against: Sequence[Sequence[Count]]) -> dict[str, Any]:
         mine, theirs = _totals(counts), _totals(against)
-        drawn = np.random.default_rng(0).integers(len(mine), size=(RESAMPLES, len(mine)))
+        drawn = np.random.default_rng(0).integers(len(mine), size=(acceptance.RESAMPLES, len(mine)))
         tokens, steps, drafted, passes = mine.sum(0)
         return {
             "tokens_per_step": _spread(_rate(mine.sum(0)), _rate(mine[drawn].sum(1))),

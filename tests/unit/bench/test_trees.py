@@ -28,13 +28,15 @@ def test_ranks_are_counted_below_accepted_tokens_only():
 
 
 def test_draws_are_accepted_as_rejection_sampling_would():
-    same = acceptance.by_draw([traced([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0] * 50)])
+    same = acceptance.by_draw([traced([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0] * 50)])[0]
     assert same[0] == 1
     assert sum(same) == 1
     p, q = np.array([0.1, 0.6, 0.3]), np.array([0.6, 0.3, 0.1])
-    found = acceptance.by_draw([traced(p, q, [0] * 2000)])
-    assert found[0] == pytest.approx(np.minimum(p, q).sum(), abs=0.01)
-    assert sum(found) == pytest.approx(1, abs=1e-3)  # of three draws one is what the target wants
+    apart, again = (acceptance.by_draw([traced(p, q, [0] * 2000)], again=again)[0] for again in (False, True))
+    assert apart[0] == again[0] == pytest.approx(np.minimum(p, q).sum(), abs=0.01)
+    assert sum(apart) == pytest.approx(1, abs=1e-3)  # of three draws one is what the target wants
+    assert again[1] == pytest.approx((1 - again[0]) * (0.3 + 0.1), abs=0.02)  # of what is left of p, q draws as much
+    assert len(acceptance.siblings([traced(p, q, [0] * 10)])) == 3
 
 
 def test_acceptance_is_counted_by_q():
