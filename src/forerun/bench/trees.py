@@ -26,6 +26,7 @@ from forerun.bench.speedup import MAX_TOKENS, model_facts, open_plain
 from forerun.bench.workloads import Item
 from forerun.config import Choice, choose
 from forerun.errors import ConfigError
+from forerun.files import write_whole
 from forerun.llm import LLM
 from forerun.trees import TREES
 from forerun.types import Floats, Output, Sampling, Work
@@ -74,6 +75,8 @@ class _Counted:
 
 def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
     """The whole benchmark; `config` and `sampling` are the keywords that were given."""
+    for tree in (*order.trees, order.against):
+        choose(TREES, tree)  # what is spelled wrong is refused before anything is measured
     drawn = Sampling(**{"temperature": 0.0, "max_tokens": MAX_TOKENS, "seed": 0, **sampling})
     plain, notes = open_plain({**config, "max_requests": 2})
     prompts = workloads.load(order.categories, 2 * order.prompts, order.data)
@@ -87,7 +90,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
     tables = acceptance.tables(traces, greedy=drawn.greedy)
     with TemporaryDirectory() as folder:
         path = order.save or Path(folder) / "trees.json"
-        path.write_text(json.dumps(tables, indent=1), encoding="utf-8")
+        write_whole(path, json.dumps(tables, indent=1).encode(), "name another file with --save")
         cases = [case for nodes in order.nodes for case in race.cases(nodes, path)]
     return {
         "title": f"Trees at equal budgets, temperature {drawn.temperature:g}",

@@ -80,3 +80,5 @@ def test_every_tree_runs_and_what_was_measured_is_saved(temperature, tmp_path):
 def test_prompts_to_fit_on_are_needed():
     with pytest.raises(ConfigError, match="lower --prompts"):
         trees.run(trees.Order(["code"], 99), {}, {"max_tokens": 8})
+    with pytest.raises(ConfigError, match="did you mean 'chain'"):
+        trees.run(trees.Order(trees=["chian"]), {}, {})
