@@ -235,7 +235,7 @@ def broken_drafts(monkeypatch):
 VALUES = [float("nan"), float("inf"), -float("inf")]
 
 
-@pytest.mark.parametrize("tree", ["chain", "level"])
+@pytest.mark.parametrize("tree", ["chain", "level", "eagle2"])
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_a_broken_draft_model_costs_its_drafts(value, tree, broken_drafts):
     """No number in the small model's row: no token is drawn from it, decoding goes on, and everything is given back."""
@@ -245,7 +245,7 @@ def test_a_broken_draft_model_costs_its_drafts(value, tree, broken_drafts):
     assert [cache.free() for cache in rig.caches] == rig.rooms
 
 
-@pytest.mark.parametrize("tree", ["chain", "level"])
+@pytest.mark.parametrize("tree", ["chain", "level", "eagle2"])
 @pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_draft_costs_its_own_request_only(kind, value, tree, broken_drafts):
