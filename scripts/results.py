@@ -150,6 +150,28 @@ def fidelity_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def tree_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per tree and budget; the first tree is the one that the others are compared with."""
+    return [
+        (
+            f"`{c['tree']}`",
+            str(c["nodes"]),
+            interval(c["tokens_per_step"]),
+            "–" if c["tree"] == report["cases"][0]["tree"] else interval(c["lead"], "+"),
+            f"{c['nodes_per_step']:.1f}",
+            f"{c['passes_per_step']:.1f}",
+            f"{c['worth']:.2f}",
+        )
+        for c in report["cases"]
+    ]
+
+
+def interval(figures: dict[str, float], sign: str = "") -> str:
+    """A figure, and the middle 95 % of resampled prompts."""
+    value, low, high = (f"{figures[name]:{sign}.2f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
 def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
     """One row per engine and precision; forerun's with its speed over the best peer's."""
     for case in report["cases"]:
@@ -173,7 +195,9 @@ FIDELITY = (
 )
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
+TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 TABLES = {
+    "trees": (TREES, tree_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),
     "overhead": (("loop", "sampling", "requests", "median µs", "p90 µs", "goal µs"), overhead_rows),

@@ -31,10 +31,13 @@ from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
+from forerun.trees import TREES
+from forerun.trees.contract import Tree
 from forerun.types import Costs, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
-FAMILIES: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
+CHOSEN: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
+FAMILIES: dict[str, Registry] = {**CHOSEN, TREES.family: TREES}  # a tree is an option of a drafter
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def choose_all(config: Config, options: Mapping[str, Any], companion: str | None
     drafter = config.drafter
     if drafter == "auto":
         drafter = "draft-model" if companion else "ngram"
-    chosen = {name: choose(registry, getattr(config, name)) for name, registry in FAMILIES.items() if name != "drafter"}
+    chosen = {name: choose(registry, getattr(config, name)) for name, registry in CHOSEN.items() if name != "drafter"}
     return Choices(drafter=choose(DRAFTERS, drafter, options), **chosen)
 
 
@@ -149,10 +152,16 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
         alone = replace(config, max_requests=1)
         return measure(_runner(model, choose(CACHES, "contiguous"), alone, length), length)
 
-    return Setup(
+    def open_tree(spelled: str) -> Tree:
+        choice = choose(TREES, spelled)
+        tree: Tree = choice.member(choice.options, setup)
+        return tree
+
+    setup = Setup(
         costs=costs,
         open_spelling=open_spelling,
         open_drafter=open_drafter,
+        open_tree=open_tree,
         vocab=model.info.vocab_size,
         context_length=length,
         eos=model.info.eos,
@@ -164,6 +173,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
         num_layers=model.info.num_layers,
         companion=model.info.companion,
     )
+    return setup
 
 
 _SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the nodes of a draft near its end

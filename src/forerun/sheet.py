@@ -16,31 +16,17 @@ import torch
 from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.rng import Purpose
-from forerun.sampling import STUCK, Path, Shaper, States, path_to
+from forerun.sampling import STUCK, Shaper, States, path_to
 from forerun.types import Context, Dist, Draft, Floats
 
 _NOTHING = Draft()
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a sheet begins: at the last committed token with the target's draws, or inside a draft with a drafter's."""
-
-    purpose: Purpose = Purpose.TARGET
-    depth: int = 0
-    path: Path = ()  # tokens between the last committed one and the first row, itself included
-
-
-_ROOT = Start()
-
-
 class Sheet:
     """A `Question` about the logits of a draft's root and nodes; `read` makes a `Target` of the answers."""
 
-    def __init__(
-        self, context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = (), start: Start = _ROOT
-    ) -> None:
-        self.draft, self.rng, self.greedy, self.start = draft, context.rng, context.sampling.greedy, start
+    def __init__(self, context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = ()) -> None:
+        self.draft, self.rng, self.greedy = draft, context.rng, context.sampling.greedy
         self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
         self.rows = torch.empty(0)  # p [rows, vocab], on the device; what it is made of where the request is greedy
 
@@ -56,8 +42,7 @@ class Sheet:
     @cached_property
     def numbers(self) -> list[float | None]:
         """The number that each row's draw uses."""
-        start = self.start
-        return [self.rng.ahead(start.purpose, start.depth + depth) for depth in (0, *self.draft.depths)]
+        return [self.rng.ahead(Purpose.TARGET, depth) for depth in (0, *self.draft.depths)]
 
     @cached_property
     def stages(self) -> list[list[int]]:
@@ -67,11 +52,11 @@ class Sheet:
         return [[row for row in every if len(self.children(row)) >= refused] for refused in range(most + 1)]
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        bent, stuck = self.shaper.bent(logits, lambda row: (*self.start.path, *path_to(self.draft, row - 1)))
+        bent, stuck = self.shaper.bent(logits, lambda row: path_to(self.draft, row - 1))
         parts = [stuck if stuck is not None else bent.new_zeros(len(bent))]
         if self.greedy:
-            self.rows, best = bent, bent.argmax(-1, keepdim=True)
-            parts += [best, (bent.gather(1, best) - bent.logsumexp(-1, keepdim=True)).exp()]
+            self.rows = bent
+            parts.append(bent.argmax(-1))
         else:
             self.rows = self.shaper.shape(bent)
             parts += self._asked(self.rows)
@@ -106,10 +91,9 @@ class Sheet:
         for row, q in enumerate(map(self.draft.drawn_from, nodes)):
             if q.ids is not None:
                 rest[row].index_add_(0, send(q.ids, p.device), send(-q.probs, p.device, p.dtype))
-            elif isinstance(q.held, Stage):
-                rest[row] -= q.held.sheet.rows[q.held.row]
             else:
-                rest[row] -= send(q.probs, p.device, p.dtype)
+                there = q.far.there if q.far is not None else None
+                rest[row] -= there if there is not None else send(q.probs, p.device, p.dtype)
         total = rest.clamp_(min=0).sum(-1, keepdim=True, dtype=torch.float64)
         return torch.where(total > 0, rest / total.to(rest.dtype), p)
 
@@ -121,7 +105,7 @@ class Sheet:
             raise RequestError(STUCK)
         found = Answers(self, frozenset((np.flatnonzero(stuck) - 1).tolist()))
         if self.greedy:
-            found.best, found.chances = [int(token) for token in rest[:count]], rest[count:].tolist()
+            found.best = [int(token) for token in rest]
             return found
         left = iter(rest.tolist())
         for refused, rows in enumerate(self.stages):
@@ -141,7 +125,6 @@ class Answers:
         self.sheet, self.stuck = sheet, stuck
         self.states = States({}, 0)  # of the pass that brought the answers
         self.best: list[int] = []  # of every row, where the request is greedy
-        self.chances: list[float] = []  # of these
         self.stages: dict[tuple[int, int], Stage] = {}  # by row and number of refused children
         self.next: dict[tuple[int, int], float] = {}  # the same -> probability of the child that is judged next
 
@@ -179,6 +162,10 @@ class Stage:
     @property
     def sheet(self) -> Sheet:
         return self.answers.sheet
+
+    @property
+    def there(self) -> torch.Tensor | None:
+        return self.sheet.rows[self.row] if not self.refused else None
 
     @property
     def probs(self) -> Floats:

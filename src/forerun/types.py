@@ -58,6 +58,11 @@ class Far(Protocol):
         """All of it, fetched now."""
         ...
 
+    @property
+    def there(self) -> "torch.Tensor | None":
+        """All of it where it lies; None where that would have to be computed first."""
+        ...
+
     def prob(self, token: int) -> float | None: ...
     def drawn(self, number: float) -> int | None: ...
     def minus(self, q: "Dist") -> "Dist | None": ...
@@ -164,7 +169,9 @@ class Draft:
 
     `q[i]` is what token i was drawn from, given that its elder siblings were refused; None there, or no q at all,
     means that the token was chosen: a point mass. `confidence[i]` is the drafter's own guess that node i is
-    accepted if its parent is. `source` says who guessed each node, or all of them. `error` says, in a sentence, why
+    accepted if its parent is; of a drawn node it depends on what q was and on the tokens drawn before, never on the
+    token that was drawn, so that a planner may drop the node for it (with its descendants and younger siblings) and the
+    rest stays drawn from its q. `source` says who guessed each node, or all of them. `error` says, in a sentence, why
     the draft is shorter than it should be: it is counted as a failure, and the drafts of the neighbours stay.
     """
 
@@ -556,6 +563,7 @@ class Setup:
     open_spelling: Callable[[str], Spelling]  # of a model's tokenizer; "" is the target's
     open_drafter: Callable[[str, "Setup"], Any]  # a further drafter, spelled; its failures cost its drafts only
     costs: Callable[[], Costs]  # of the target's passes; measured when they are first asked for
+    open_tree: Callable[[str], Any]  # the shape of drafts: a trees.contract.Tree, as it is spelled
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names

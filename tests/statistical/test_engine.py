@@ -171,7 +171,7 @@ def rescored(judge, folder, prompt, text):
 @pytest.mark.parametrize("drafter", ["none", "ngram:width=3,min_match=1", "draft-model", "tree"])
 def test_logprobs_are_those_of_the_model(drafter, cache, tiny, judge):
     """Accepted, recovered and bonus tokens, each with its 20 best alternatives, against float64 teacher forcing."""
-    folder, spoken = tiny(32, 0), {"draft-model": "depth=3", "tree": "depth=2,width=2"}
+    folder, spoken = tiny(32, 0), {"draft-model": "depth=3", "tree": "depth=2,tree=level"}
     spelled = f"draft-model:model={tiny(32, 1)},{spoken[drafter]}" if drafter in spoken else drafter
     toy = Toy(drafter=spelled, cache=cache, model=load_model(folder), config=SIZES)
     work = [

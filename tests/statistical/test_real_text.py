@@ -41,7 +41,7 @@ SPELLED = {
     "none": "none",
     "ngram": "ngram",
     "draft-model": f"draft-model:model={DRAFTER}",
-    "tree": f"draft-model:model={DRAFTER},depth=3,width=3",
+    "tree": f"draft-model:model={DRAFTER},depth=3,tree=(level:width=3)",
 }
 CACHES = ["contiguous", "paged"]
 PLAIN = ("none", "contiguous")

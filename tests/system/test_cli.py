@@ -155,9 +155,13 @@ def test_unknown_flags_and_commands_are_named():
     assert found.exit_code == 2
     assert "--temperature" in found.output
     assert CliRunner().invoke(program, ["genarate"]).exit_code == 2
+    assert "whole numbers of 1 or more" in CliRunner().invoke(program, ["bench", "trees", "--nodes", "8,x"]).output
 
 
-@pytest.mark.parametrize("command", [["--help"], ["generate", "--help"], ["bench", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["generate", "--help"], ["bench", "--help"], ["bench", "trees", "--help"], ["train", "--help"]],
+)
 def test_every_command_explains_itself(command):
     found = CliRunner().invoke(program, command)
     assert found.exit_code == 0

@@ -30,6 +30,8 @@ LAYERS = {
         "sheet",
         "host",
         "reader",
+        "look",
+        "growth",
         "member",
         "config",
         "files",

@@ -6,6 +6,7 @@ Does not: hold a default of its own beyond those of the benchmarks' dataclasses.
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,37 @@ def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # n
     click.echo(as_json(found))
 
 
+@command.command("trees")
+@click.option("--tree", "trees", multiple=True, help="One more, as in sequoia:price=0; beside all that there are.")
+@click.option("--only", is_flag=True, help="No others than these.")
+@click.option("--against", default="static", show_default=True, help="The tree over which leads are counted.")
+@click.option("--nodes", default="8,16", show_default=True, help="Budgets per step, with commas.")
+@click.option("--depth", type=click.IntRange(1), default=6, show_default=True, help="Levels of a tree.")
+@click.option("--price", type=click.FloatRange(0), default=0.1, show_default=True, help="A drafter's pass in target's.")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="File for what trees are made of.")
+@click.option(
+    "--prompts", type=click.IntRange(1), default=5, show_default=True, help="Per category; as many to fit on."
+)
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Seeds per prompt.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def trees(**values: Any) -> None:  # noqa: ANN401
+    """Measure tokens per step of every tree at equal budgets, and the acceptance that fixed trees are made of."""
+    from forerun.bench import trees as benchmark
+    from forerun.bench.report import as_json
+
+    named = [f.name for f in fields(benchmark.Order)]
+    own = {name: values[name] for name in named}
+    own["nodes"] = _budgets(own["nodes"])
+    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    config, sampling = split({k: v for k, v in values.items() if k not in own})
+    found = benchmark.run(benchmark.Order(**own), config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("quality")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [PACKED]...")
 @click.option("--text", type=click.Path(path_type=Path), required=True, help="A text to predict, UTF-8.")
@@ -240,6 +272,14 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     found = contest.run(contest.Order(work, pythons=_pairs(pythons), agreement=agreement, **values))
     contest.show(found)
     click.echo(as_json(found))
+
+
+def _budgets(text: str) -> list[int]:
+    """'8,16' -> [8, 16]."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise click.UsageError(f"--nodes is {text!r}; give whole numbers of 1 or more, with commas.")
+    return [int(word) for word in words]
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:

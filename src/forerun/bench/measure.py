@@ -14,7 +14,7 @@ from forerun.bench.drive import Clock, Run, generate, turns
 from forerun.bench.equality import Difference, Judge, last_logits
 from forerun.bench.figures import Spread
 from forerun.bench.workloads import Item
-from forerun.build import FAMILIES, choose_all
+from forerun.build import CHOSEN, choose_all
 from forerun.config import Config, choose
 from forerun.engine.stats import RequestStats
 from forerun.llm import LLM
@@ -75,7 +75,7 @@ def entrants(plain: LLM, drafters: Sequence[str], keywords: dict[str, Any], samp
 
 def comparison(config: Config, sampling: Sampling) -> tuple[bool, str]:
     """Whether texts must be plain decoding's, and else why not."""
-    chosen = [choose(table, getattr(config, name)) for name, table in FAMILIES.items() if name != "drafter"]
+    chosen = [choose(table, getattr(config, name)) for name, table in CHOSEN.items() if name != "drafter"]
     inexact = [choice.spelling for choice in chosen if not choice.member.facts.exact]
     if inexact:
         return False, f"{inexact[0]} is not exact, so outputs differ from plain decoding's and are not compared"

@@ -111,7 +111,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
     layout = stub.info.layout
     cache = choose(CACHES, config.cache)
     runner = ModelRunner(stub, cache.member(cache.options, layout, case.requests, _CONTEXT + 64))
-    none = _no_model, _no_model, _no_model, _no_model
+    none = _no_model, _no_model, _no_model, _no_model, _no_model
     setup = Setup(VOCAB, _CONTEXT, (), case.requests, layout.device, layout.dtype, *none)
     drafter = ChainStub(_proposal(case, stub), setup)
     guard = Guard(drafter, setup, stats, config.draft_timeout)

@@ -9,7 +9,6 @@ Does not: sum psi over several draft tokens in a row, which takes a pass for eac
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import exp, isfinite
 from typing import TypeGuard
@@ -18,10 +17,10 @@ import numpy as np
 import torch
 
 from forerun.drafters.contract import Drafter
-from forerun.errors import ConfigError, RequestError, unknown
-from forerun.host import fetch, send
-from forerun.rng import Purpose
-from forerun.sheet import Sheet, Start
+from forerun.errors import ConfigError, unknown
+from forerun.host import send
+from forerun.look import Drawn, Likeliest, Look, Origin
+from forerun.sampling import Shaper
 from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Spelling, Work
 
 METHODS = ("slem", "tli", "slrs")
@@ -130,15 +129,14 @@ class OtherVocabDrafter(Drafter):
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         growths = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]
-        for depth in range(self.options.depth):
+        for _ in range(self.options.depth):
             active = [g for g in growths if g.alive and self._room(g)]
             if not active:
                 break
             outputs = self.runner.run([self._work(g) for g in active])
             for growth, output in zip(active, outputs, strict=True):
                 self._settle(growth)
-                with suppress(RequestError):  # bans leave nothing that could be drafted here: the draft ends
-                    self._extend(growth, depth, output)
+                self._extend(growth, output)
         return [self._finish(g) for g in growths]
 
     # reading
@@ -212,7 +210,7 @@ class OtherVocabDrafter(Drafter):
 
     # guessing
 
-    def _extend(self, growth: _Growth, depth: int, output: Output) -> None:
+    def _extend(self, growth: _Growth, output: Output) -> None:
         """One token more."""
         growth.alive = False
         if not all(map(isfinite, output.peak)):
@@ -220,7 +218,7 @@ class OtherVocabDrafter(Drafter):
         elif self.options.method == "slem":
             self._choose(growth, output)
         else:
-            self._draw(growth, depth, output)
+            self._draw(growth, output)
 
     def _choose(self, growth: _Growth, output: Output) -> None:
         """The draft model's likeliest token."""
@@ -231,24 +229,28 @@ class OtherVocabDrafter(Drafter):
             growth.chances.append(_chance(output, output.peak[0]))
             growth.alive = True
 
-    def _draw(self, growth: _Growth, depth: int, output: Output) -> None:
+    def _draw(self, growth: _Growth, output: Output) -> None:
         """One of the target's tokens, drawn from q; the most likely one when the request is greedy."""
-        sheet = Sheet(growth.context, eos=self.eos, start=Start(Purpose.DRAFT, depth, tuple(growth.tokens)))
-        linked, q = self._linked(output), None
-        if not sheet.worthwhile:
-            token = int(linked.argmax())
-            chance = _chance(output, float(linked[0, token]))
-        else:
-            found = sheet.read(fetch(sheet(linked)))
-            q = None if sheet.greedy else found[-1]
-            token = found.best[0] if q is None else growth.context.rng.categorical(q, Purpose.DRAFT, depth)
-            chance = found.chances[0] if q is None else q.prob(token)
-        growth.tokens.append(token)
-        growth.q.append(q)
-        growth.chances.append(chance)
-        follow = self._followed(token)
+        look = self._look(growth)
+        look.read(Output(self._linked(output), (), ()))
+        child = look.child(0)
+        if child is None:  # bans leave nothing that could be drafted here: the draft ends
+            return
+        growth.tokens.append(child.token)
+        growth.q.append(child.q)
+        growth.chances.append(child.confidence)
+        follow = self._followed(child.token)
         growth.ids += follow
         growth.alive = bool(follow) and len(growth.tokens) < growth.budget
+
+    def _look(self, growth: _Growth) -> Look:
+        """What is asked of the distribution after the newest token."""
+        context, last = growth.context, len(growth.tokens) - 1
+        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
+        origin = Origin(shaper, context.rng, lambda node: tuple(growth.tokens[: node + 1]))
+        if context.sampling.greedy:
+            return Likeliest(origin, [last], 1, traits=False)
+        return Drawn(origin, [last], 1, traits=False, again=False)
 
     def _linked(self, output: Output) -> torch.Tensor:
         """Logits over the target's vocabulary, as high as the draft model's: penalties look at their sign."""

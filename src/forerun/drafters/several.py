@@ -79,7 +79,7 @@ class SeveralDrafter(Drafter):
 
     @dataclass(frozen=True)
     class Options:
-        """`of`: drafters, spelled; one with several options in brackets: [ngram,(draft-model:depth=4,width=2)]."""
+        """`of`: drafters, spelled; one with several options in brackets: [ngram,(draft-model:tree=svip,depth=4)]."""
 
         of: tuple[str, ...] = ("ngram", "draft-model")
 

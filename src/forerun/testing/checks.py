@@ -1,11 +1,12 @@
 """Which laws bind whom: `check(member)` runs all that apply to one member of any family.
 
-`check("ngram")`, `check("draft-model:model=toy:100,width=2")`, or `check(MyDrafter)` for a class that stands in no
+`check("ngram")`, `check("draft-model:model=toy:100,tree=level")`, or `check(MyDrafter)` for a class that stands in no
 table yet. Members of the other families are taken from the tables, so a new row there is met here as well.
 Does not: need a GPU, a model's weights or a network.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws
 from forerun.testing.toy import BushyDrafter, Spelled, Toy, chosen
+from forerun.trees.contract import Tree
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
 
@@ -33,8 +35,11 @@ CONTRACTS: dict[str, type[Any]] = {
     "decoder": Decoder,
     "scheduler": Scheduler,
     "cache": Cache,
+    "tree": Tree,
 }
-TREE = "draft-model:model=toy:100,depth=2,width=2"
+TREE = "draft-model:model=toy:100,depth=2,tree=level"
+GROWN = "draft-model:model=toy:100,depth=2"  # what trees are grown with
+DEEP = "draft-model:model=toy:100,depth=3"
 SEEDS = (0, 1, 2)  # of the toy targets
 Law = Callable[[], None]
 
@@ -82,7 +87,7 @@ def laws_of(choice: Choice) -> Iterator[tuple[str, Law]]:
     yield from _OF[choice.family](choice)
 
 
-def toys(**members: Spelled) -> list[Toy]:
+def toys(**members: Spelled | None) -> list[Toy]:
     """Toy engines over several targets."""
     return [Toy(**members, model=ToyModel(3, seed)) for seed in SEEDS]  # type: ignore[arg-type]
 
@@ -171,6 +176,20 @@ def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:
         yield from law_of_company(engines[0])
 
 
+def _of_tree(tree: Choice) -> Iterator[tuple[str, Law]]:
+    large = Toy(drafter=DEEP, tree=tree, planner="fixed:nodes=5")
+    yield f"a large draft: {laws.spelled(large)}", partial(laws.a_draft_is_a_draft, large, first=True)
+    for verifier in VERIFIERS:
+        engines = toys(drafter=GROWN, tree=tree, verifier=verifier)
+        yield f"a draft: {laws.spelled(engines[0])}", partial(laws.a_draft_is_a_draft, engines[0])
+        if VERIFIERS[verifier].facts.exact:
+            yield from law_of_output(engines[:1])
+            judged = replace(large, verifier=verifier)
+            for how, sampling in laws.SAMPLINGS.items():
+                yield f"a step: {laws.spelled(judged)}, {how}", partial(laws.a_step_is_exact, judged, sampling)
+        yield from law_of_company(engines[0])
+
+
 _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
     "drafter": _of_drafter,
     "verifier": _of_verifier,
@@ -178,4 +197,5 @@ _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
     "scheduler": _of_scheduler,
     "decoder": _of_decoder,
     "cache": _of_cache,
+    "tree": _of_tree,
 }

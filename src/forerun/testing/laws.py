@@ -30,6 +30,7 @@ from forerun.types import Context, Draft, Outcome, Sampling
 TIGHT = 1e-9  # float64 toys: what rounding leaves
 PROMPT: Tokens = (0, 1, 2, 0, 1)  # repeats itself, so that lookup drafters find something
 LENGTH = 3
+LONG = 8  # tokens that leave room for a larger draft
 SAMPLINGS = {
     "plain": Sampling(max_tokens=LENGTH),
     "shaped": Sampling(  # what depends on the drafted path too: counts of what is written, not only of the prompt
@@ -119,10 +120,7 @@ class _Recorder(Drafter):
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         drafts = self.inner.propose(batch, budgets)
         for context, draft in zip(batch, drafts, strict=True):
-            reported = 1.0
-            for node, token in enumerate(draft.tokens):
-                reported *= draft.drawn_from(node).prob(token)
-            self.log[context.id].append(("draft", draft.tokens, draft.parents, reported))
+            self.log[context.id] += [("draft",), *(_told(draft, node) for node in range(len(draft)))]
         return drafts
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
@@ -135,30 +133,50 @@ class _Recorder(Drafter):
         self.inner.stop(context)
 
 
-def a_draft_is_a_draft(toy: Toy, prompt: Tokens = PROMPT) -> None:
-    """A tree within budget, and every draft comes exactly as often as the q it reports say.
+def _told(draft: Draft, node: int) -> tuple[Any, ...]:
+    """A node as it is written down: where it hangs and what is said of it; then its token, and what q says of that."""
+    guess = draft.confidence[node] if draft.confidence is not None else 0.0
+    drawn = draft.q is not None and draft.q[node] is not None
+    place = ("node", draft.parents[node], round(guess, 9) if drawn else 0.0)
+    return (*place, draft.tokens[node], draft.drawn_from(node).prob(draft.tokens[node]))
 
-    By enumeration: the share of each draft among the runs that have the same past is the product of its q.
+
+def a_draft_is_a_draft(toy: Toy, prompt: Tokens = PROMPT, *, first: bool = False) -> None:
+    """A tree within budget, and every token comes exactly as often as the q that it reports says.
+
+    By enumeration, node after node: among the runs with the same past in which such a node hangs there, the share of
+    each token is its q. So the shape may itself be random, but no token may decide whether it is drafted; and a drawn
+    token's confidence is the same whichever token it became, for planners cut by it. `first`: only the first draft,
+    which may be larger than those of a short text.
     """
     for name, sampling in SAMPLINGS.items():
-        histories = outcomes(lambda rngs, s=sampling: _histories(toy, prompt, s, rngs), TOGETHER)  # type: ignore[misc]
+        asked = replace(sampling, max_tokens=LONG) if first else sampling
+        histories = outcomes(lambda rngs, s=asked: _histories(toy, prompt, s, rngs, first=first), TOGETHER)  # type: ignore[misc]
         mass: Counter[tuple[Any, ...]] = Counter()
         for history, weight in histories.items():
             past = cast("tuple[Any, ...]", history)
             for end in range(len(past) + 1):
                 mass[past[:end]] += weight  # type: ignore[assignment] # a Counter adds floats as well
+        places: Counter[tuple[Any, ...]] = Counter()
         for past, weight in mass.items():
-            if past and past[-1][0] == "draft":
-                share, (_, tokens, _, reported) = weight / mass[past[:-1]], past[-1]
-                told = f"draft {tokens} comes with probability {share:.6f} and reports {reported:.6f} ({name} sampling)"
+            if past and past[-1][0] == "node":
+                places[*past[:-1], past[-1][:3]] += weight
+        for past, weight in mass.items():
+            if past and past[-1][0] == "node":
+                share, (*_, token, reported) = weight / places[*past[:-1], past[-1][:3]], past[-1]
+                told = f"token {token} comes with probability {share:.6f} and reports {reported:.6f} ({name} sampling)"
                 require(abs(share - reported) < TIGHT, f"{told}; report the q that each token was drawn from.")
 
 
-def _histories(toy: Toy, prompt: Tokens, sampling: Sampling, rngs: Sequence[Rng]) -> list[tuple[Any, ...]]:
+def _histories(
+    toy: Toy, prompt: Tokens, sampling: Sampling, rngs: Sequence[Rng], *, first: bool
+) -> list[tuple[Any, ...]]:
     rig = toy.build()
     guard = rig.engine.members.drafter
     recorder = guard.inner = _Recorder(guard.inner)  # type: ignore[attr-defined] # the engine always guards
     numbers = [rig.add(Ask(prompt, sampling, rng)) for rng in rngs]
+    if first:
+        rig.first(numbers)
     rig.finish()
     is_sound(rig)
     return [tuple(recorder.log.get(number, ())) for number in numbers]
@@ -184,6 +202,26 @@ def exact_is_true(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> None
     law = Reference(toy.model).law(prompt, sampling, sampling.max_tokens or LENGTH)
     far = distance(cast("Table", law), output_law(toy, sampling, prompt))
     require(far < TIGHT, f"{spelled(toy)} is {far:.2e} away from the target's law, and claims to be exact.")
+
+
+def a_step_is_exact(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> None:
+    """As `exact_is_true`, for one step with a draft larger than a short text affords; the target writes the rest."""
+    length, reference, long = LENGTH + 1, Reference(toy.model), replace(sampling, max_tokens=LONG)
+
+    def run(rngs: Sequence[Rng]) -> list[Tokens]:
+        rig = toy.build()
+        numbers = [rig.add(Ask(prompt, long, rng)) for rng in rngs]
+        rig.first(numbers)
+        texts = [tuple(e.token for event in rig.said[number] for e in event.emissions) for number in numbers]
+        rig.finish()
+        is_sound(rig)
+        return texts
+
+    law: Counter[Tokens] = Counter()
+    for text, weight in outcomes(run, TOGETHER).items():
+        law.update(reference.law(prompt, long, length, cast("Tokens", text), weight))
+    far = distance(cast("Table", reference.law(prompt, long, length)), cast("Table", law))
+    require(far < TIGHT, f"one step of {spelled(toy)} is {far:.2e} away from the target's law.")
 
 
 def lossy_is_needed(toys: Sequence[Toy], prompt: Tokens = PROMPT) -> None:
@@ -228,7 +266,7 @@ def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> Table:
 def spelled(toy: Toy) -> str:
     """The members of a toy engine in one line."""
     parts = toy.choices
-    chosen = (parts.drafter, parts.verifier, parts.cache, parts.decoder)
+    chosen = (parts.drafter, *([toy.tree] if toy.tree else []), parts.verifier, parts.cache, parts.decoder)
     return " x ".join(choice.spelling for choice in chosen)
 
 

@@ -84,6 +84,12 @@ class Rig:
         for event in self.engine.step():
             self.said[event.request].append(event)
 
+    def first(self, numbers: Sequence[int]) -> None:
+        """One step, after which these requests are aborted."""
+        self.step()
+        for number in numbers:
+            self.engine.abort(number)
+
     def finish(self) -> None:
         """Steps until nothing is left to do."""
         while self.engine.busy:
@@ -118,6 +124,7 @@ class Toy:
     decoder: Spelled = "draft_verify"
     scheduler: Spelled = "fcfs"
     cache: Spelled = "contiguous"
+    tree: Choice | None = None  # in place of the one that the drafter's options name
     model: Model = field(default_factory=lambda: ToyModel(3, 0))
     config: Config = field(default_factory=lambda: Config(max_requests=32, max_step_tokens=4096))
     decode: Callable[..., str] = lambda tokens: "".join(chr(97 + token) for token in tokens)
@@ -142,7 +149,11 @@ class Toy:
             runners.append(setup.open_model(folder, cache, dtype))
             return runners[-1]
 
-        watched = replace(setup, open_model=open_model)
+        def open_tree(spelled: str) -> Any:  # noqa: ANN401 - a tree, whichever table it stands in
+            tree = self.tree
+            return setup.open_tree(spelled) if tree is None else tree.member(tree.options, setup)
+
+        watched = replace(setup, open_model=open_model, open_tree=open_tree)
         return Rig(assemble(self.choices, self.config, self.model, watched, self.decode), runners)
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config

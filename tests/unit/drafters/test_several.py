@@ -21,7 +21,7 @@ from forerun.testing import Ask, Toy, laws
 from forerun.types import Context, Dist, Draft, Facts, Outcome, Output, Sampling, Verdict, Work
 
 CHAIN, OTHER = ("(draft-model:model=toy:100,depth=2)", "(draft-model:model=toy:101,depth=2)")
-BRANCHES = "(draft-model:model=toy:102,depth=2,width=2)"
+BRANCHES = "(draft-model:model=toy:102,depth=2,tree=(level:width=2))"
 COPY = "(ngram:width=2,min_match=1,max_match=2)"
 WORDS = "(other-vocab:model=toy:100:a+b+c+ab,depth=2)"
 Q, R = (Dist(np.array([0.25, 0.25, 0.5])) for _ in range(2))
@@ -303,8 +303,8 @@ def test_bad_input(spelled, sentence):
 
 
 def test_a_list_is_spelled_and_read_back():
-    spelled = "several:of=[ngram,(draft-model:depth=4,width=2)]"
+    spelled = "several:of=[ngram,(draft-model:depth=4,tree=svip)]"
     choice = choose(DRAFTERS, spelled)
-    assert choice.options.of == ("ngram", "draft-model:depth=4,width=2")
+    assert choice.options.of == ("ngram", "draft-model:depth=4,tree=svip")
     assert choice.spelling == spelled
     assert Choice("drafter", "several", SeveralDrafter, SeveralDrafter.Options()).spelling == "several"

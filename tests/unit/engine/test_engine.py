@@ -141,7 +141,12 @@ def test_a_ban_of_everything_ends_one_request_only():
 @pytest.mark.parametrize("verifier", ["match", "rejection"])
 @pytest.mark.parametrize(
     "drafter",
-    ["ngram:min_match=1", "draft-model:model=toy:100,depth=2", "draft-model:model=toy:100,width=2", BushyDrafter],
+    [
+        "ngram:min_match=1",
+        "draft-model:model=toy:100,depth=2",
+        "draft-model:model=toy:100,depth=2,tree=level",
+        BushyDrafter,
+    ],
 )
 def test_a_draft_into_a_dead_end_changes_nothing(drafter, verifier):
     """Nothing may follow a 0. Every outcome has plain decoding's probability, the ends by error included."""

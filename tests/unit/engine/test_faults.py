@@ -222,11 +222,11 @@ def test_a_row_that_breaks_later_keeps_what_was_written():
 
 @pytest.fixture
 def broken_drafts(monkeypatch):
-    """Engines whose draft model breaks after the token POISON: `broken_drafts(value, width)`."""
+    """Engines whose draft model breaks after the token POISON: `broken_drafts(value, tree)`."""
 
-    def build(value, width):
+    def build(value, tree):
         monkeypatch.setattr("forerun.models.toy.toy_by_name", lambda _: Poisoned(ToyModel(V, 9), POISON, value))
-        drafter = f"draft-model:model=toy:9,depth=3,width={width}"
+        drafter = f"draft-model:model=toy:9,depth=3,tree={tree}"
         return Toy(drafter=drafter, verifier="match", model=MODEL, config=SIZES).build()
 
     return build
@@ -235,26 +235,26 @@ def broken_drafts(monkeypatch):
 VALUES = [float("nan"), float("inf"), -float("inf")]
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("tree", ["chain", "level", "eagle2"])
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_a_broken_draft_model_costs_its_drafts(value, width, broken_drafts):
+def test_a_broken_draft_model_costs_its_drafts(value, tree, broken_drafts):
     """No number in the small model's row: no token is drawn from it, decoding goes on, and everything is given back."""
-    rig = broken_drafts(value, width)
+    rig = broken_drafts(value, tree)
     assert [t.tokens for t in rig.write(WORK)] == plain()
     assert rig.engine.stats.draft_failures > 0
     assert [cache.free() for cache in rig.caches] == rig.rooms
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("tree", ["chain", "level", "eagle2"])
 @pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_draft_costs_its_own_request_only(kind, value, width, broken_drafts):
+def test_a_broken_draft_costs_its_own_request_only(kind, value, tree, broken_drafts):
     """The neighbours may not write the token that breaks the draft model; the victim's prompt ends with it."""
     sampling = Sampling(max_tokens=10, allowed_tokens=tuple(range(POISON)), **KINDS[kind])
     work = [Ask((0, 1, 2, seed % 4), replace(sampling, seed=seed)) for seed in range(3)]
     victim = Ask((0, 1, POISON), replace(sampling, seed=3, max_tokens=30))
-    alone, rig = broken_drafts(value, width), broken_drafts(value, width)
-    wanted, (mine,) = alone.write(work), broken_drafts(value, width).write([victim])
+    alone, rig = broken_drafts(value, tree), broken_drafts(value, tree)
+    wanted, (mine,) = alone.write(work), broken_drafts(value, tree).write([victim])
     numbers = [rig.add(ask) for ask in (work[0], victim, work[1], work[2])]
     drafted = []
     propose = rig.engine.members.drafter.inner.propose

@@ -1,0 +1,5 @@
+"""Every law of every tree."""
+
+
+def test_law(law):
+    law()
