@@ -8,5 +8,10 @@ VERIFIERS = Registry(
     {
         "match": "match:MatchVerifier",
         "rejection": "rejection:RejectionVerifier",
+        "spectr": "spectr:SpecTrVerifier",
+        "canonical-multidraft": "canonical_multidraft:CanonicalVerifier",
+        "optimal-multidraft": "optimal_multidraft:OptimalVerifier",
+        "block": "block:BlockVerifier",
+        "traversal": "traversal:TraversalVerifier",
     },
 )
