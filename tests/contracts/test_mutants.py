@@ -1,10 +1,15 @@
 """The laws can fail: every known way to be wrong breaks one, and the right rule in the same dress breaks none."""
 
+import operator
+import pkgutil
+
 import pytest
 
 from forerun.config import Choice
-from forerun.testing import LawError, Toy, laws
-from forerun.testing.mutants import MUTANTS, Mutant, Rule, SpoiledDrafter
+from forerun.models.toy import ToyModel
+from forerun.testing import LawError, Toy, find, laws
+from forerun.testing.checks import siblings
+from forerun.testing.mutants import MUTANTS, SLIPS, Mutant, Rule, SpoiledDrafter
 
 CHAIN = "draft-model:model=toy:100,depth=2"
 PLAIN = laws.SAMPLINGS["plain"]
@@ -22,6 +27,20 @@ def test_the_right_rule_is_exact():
 def test_a_wrong_rule_is_seen(name):
     with pytest.raises(LawError):
         laws.exact_is_true(Toy(drafter=CHAIN, verifier=mutant(MUTANTS[name])), PLAIN)
+
+
+def laws_of_siblings(verifier):
+    for drafter in (*(siblings(kind=kind, depth=2) for kind in ("iid", "without", "greedy")), siblings(width=1, depth=3)):
+        laws.verdicts_are_true(find(verifier, "verifier"), drafter, PLAIN, ToyModel(3, 0))
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_slip_in_a_verifier_is_seen(name, monkeypatch):
+    slip = SLIPS[name]
+    path, function = f"forerun.verifiers.{slip.function}".rsplit(".", 1)
+    monkeypatch.setattr(f"{path}.{function}", slip.wrong(operator.attrgetter(function)(pkgutil.resolve_name(path))))
+    with pytest.raises(LawError):
+        laws_of_siblings(slip.verifier)
 
 
 def spoiled(temperature):

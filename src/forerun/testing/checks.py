@@ -22,7 +22,7 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws
-from forerun.testing.toy import BushyDrafter, Spelled, Toy, chosen
+from forerun.testing.toy import KINDS, BushyDrafter, SiblingsDrafter, Spelled, Toy, chosen
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
 
@@ -133,9 +133,28 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
         if verifier.member.facts.exact:
             yield from law_of_output(engines)
         yield from law_of_company(engines[0])
+    yield from _of_siblings(verifier)
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
         yield "lossy", partial(laws.lossy_is_needed, engines)
+
+
+def siblings(**options: Any) -> Choice:  # noqa: ANN401 - values of its Options
+    """The toy drafter of one kind of siblings."""
+    return Choice("drafter", "siblings", SiblingsDrafter, SiblingsDrafter.Options(**options))
+
+
+def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
+    """Drawn siblings of every kind, where being exact takes more than with chosen ones."""
+    yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
+    for kind in KINDS if verifier.member.facts.exact else ():
+        toy = Toy(drafter=siblings(kind=kind), verifier=verifier)
+        for how, sampling in laws.SAMPLINGS.items():
+            yield f"exact: {laws.spelled(toy)}, {how}", partial(laws.exact_is_true, toy, sampling)
+            for drafter in (siblings(kind=kind, depth=2), siblings(kind=kind, width=1, depth=3)):
+                law = partial(laws.verdicts_are_true, verifier, drafter, sampling, toy.model)
+                yield f"verdicts: {drafter.spelling}, {how}", law
+        yield from law_of_company(toy)
 
 
 def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:

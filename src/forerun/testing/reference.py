@@ -39,9 +39,9 @@ class Reference:
         with torch.inference_mode():
             return shaper.probabilities(self.logits((*prompt, *output)), lambda _: ())[0]
 
-    def law(self, prompt: Tokens, sampling: Sampling, length: int) -> dict[Tokens, float]:
-        """Probability of every output, at most `length` tokens long."""
-        return dict(self._grow(prompt, (), 1.0, sampling, length))
+    def law(self, prompt: Tokens, sampling: Sampling, length: int, begun: Tokens = ()) -> dict[Tokens, float]:
+        """Probability of every output, at most `length` tokens long, that begins with what is `begun`."""
+        return dict(self._grow(prompt, begun, 1.0, sampling, length))
 
     def _grow(
         self, prompt: Tokens, output: Tokens, weight: float, sampling: Sampling, length: int

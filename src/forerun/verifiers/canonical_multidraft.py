@@ -46,7 +46,8 @@ class CanonicalVerifier(SiblingVerifier):
         return None, p.minus(Dist(weights.law(q.over(p))))
 
     def acceptance(self, p: Floats, q: Floats, count: int) -> float:
-        return float(np.minimum(p, Weights.of(p, q, count).law(q)).sum(dtype=np.float64))
+        m = Weights.of(p, q, count).law(q) if count > 1 else q
+        return float(np.minimum(p, m).sum(dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)

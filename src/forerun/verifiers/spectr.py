@@ -96,4 +96,4 @@ def crossing(spare: Callable[[float], float], low: float, high: float, near: flo
 
 def nearly(p: Floats) -> float:
     """How close a crossing has to be found, as a share: beyond that, p itself is rounded."""
-    return float(np.finfo(p.dtype).eps) ** 0.75
+    return float(np.finfo(p.dtype).eps ** 0.75)
