@@ -10,6 +10,7 @@ from forerun.models.toy import ToyModel
 from forerun.testing import LawError, Toy, find, laws
 from forerun.testing.checks import siblings
 from forerun.testing.mutants import MUTANTS, SLIPS, Mutant, Rule, SpoiledDrafter
+from forerun.testing.toy import KINDS
 
 CHAIN = "draft-model:model=toy:100,depth=2"
 PLAIN = laws.SAMPLINGS["plain"]
@@ -30,7 +31,8 @@ def test_a_wrong_rule_is_seen(name):
 
 
 def laws_of_siblings(verifier):
-    for drafter in (*(siblings(kind=kind, depth=2) for kind in ("iid", "without", "greedy")), siblings(width=1, depth=3)):
+    trees = [siblings(kind=kind, depth=2) for kind in KINDS]
+    for drafter in (*trees, siblings(width=1, depth=3)):
         laws.verdicts_are_true(find(verifier, "verifier"), drafter, PLAIN, ToyModel(3, 0))
 
 

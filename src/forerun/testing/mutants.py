@@ -110,7 +110,7 @@ class Slip:
 
     verifier: str
     function: str  # below forerun.verifiers
-    wrong: Callable[[Any], Callable[..., Any]]  # the right one -> its replacement
+    wrong: Callable[[Any], Any]  # the right one -> its replacement
 
 
 def _unlowered(right: Callable[..., None]) -> Callable[..., None]:

@@ -238,7 +238,9 @@ class SiblingsDrafter(SoloDrafter):
 
     @staticmethod
     def _next(q: Floats, elders: Sequence[int]) -> int:
-        return next(token for token in np.argsort(-q, kind="stable").tolist() if token not in elders)
+        rest = q.copy()
+        rest[list(elders)] = -1
+        return int(rest.argmax())
 
     @staticmethod
     def _draw(context: Context, dist: Dist, depth: int, node: int) -> int:
