@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from forerun.build import Choices, assemble, setup_for
 from forerun.caches import CACHES
 from forerun.config import Choice, Config, choose

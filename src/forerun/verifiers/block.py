@@ -8,9 +8,9 @@ Does not: accept fewer tokens of a chain on average than judging them one by one
 from dataclasses import dataclass
 
 from forerun.rng import Purpose, Rng
-from forerun.types import Draft, Facts, Target, Verdict
+from forerun.types import Draft, Facts, Floats, Target, Verdict
 from forerun.verifiers.contract import Siblings, SoloVerifier
-from forerun.verifiers.rejection import in_turn
+from forerun.verifiers.rejection import accepted_in_turn, in_turn
 from forerun.verifiers.traversal import climb
 
 
@@ -41,3 +41,6 @@ class BlockVerifier(SoloVerifier):
             if child is None:
                 return Verdict(path, rng.categorical(p, Purpose.TARGET, len(path)))
             path = (*path, child)
+
+    def acceptance(self, p: Floats, q: Floats, count: int) -> float:
+        return accepted_in_turn(p, q, count)  # one level holds nothing to judge jointly

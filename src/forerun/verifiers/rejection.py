@@ -34,14 +34,7 @@ class RejectionVerifier(SiblingVerifier):
         return in_turn(p, siblings)
 
     def acceptance(self, p: Floats, q: Floats, count: int) -> float:
-        left, drawn, refused = Dist(p), Dist(q), 1.0
-        for _ in range(count):
-            rest, total = left.beyond(drawn)
-            if total <= 0:
-                return 1.0
-            refused *= total
-            left = Dist(rest / total)
-        return 1 - refused
+        return accepted_in_turn(p, q, count)
 
 
 def in_turn(p: Dist, siblings: Siblings) -> Judged:
@@ -53,3 +46,15 @@ def in_turn(p: Dist, siblings: Siblings) -> Judged:
             return node, p
         p = p.minus(q)
     return None, p
+
+
+def accepted_in_turn(p: Floats, q: Floats, count: int) -> float:
+    """Probability that one of `count` tokens drawn i.i.d. from q is accepted by `in_turn`."""
+    left, drawn, refused = Dist(p), Dist(q), 1.0
+    for _ in range(count):
+        rest, total = left.beyond(drawn)
+        if total <= 0:
+            return 1.0
+        refused *= total
+        left = Dist(rest / rest.dtype.type(total))
+    return 1 - refused

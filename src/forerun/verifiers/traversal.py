@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from forerun.rng import Purpose, Rng
-from forerun.types import Dist, Draft, Facts, Target, Verdict
+from forerun.types import Dist, Draft, Facts, Floats, Target, Verdict
 from forerun.verifiers.contract import SoloVerifier
+from forerun.verifiers.rejection import accepted_in_turn
 
 
 class TraversalVerifier(SoloVerifier):
@@ -31,6 +32,9 @@ class TraversalVerifier(SoloVerifier):
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
         path, p = climb(draft, target, rng, draft.children)
         return Verdict(path, rng.categorical(p, Purpose.TARGET, len(path)))
+
+    def acceptance(self, p: Floats, q: Floats, count: int) -> float:
+        return accepted_in_turn(p, q, count)  # one level holds nothing to judge jointly
 
 
 @dataclass(slots=True)
