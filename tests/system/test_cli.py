@@ -140,7 +140,9 @@ def test_unknown_flags_and_commands_are_named():
     assert CliRunner().invoke(program, ["genarate"]).exit_code == 2
 
 
-@pytest.mark.parametrize("command", [["--help"], ["generate", "--help"], ["bench", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["--help"], ["generate", "--help"], ["bench", "--help"], ["study", "--help"], ["train", "--help"]]
+)
 def test_every_command_explains_itself(command):
     found = CliRunner().invoke(program, command)
     assert found.exit_code == 0

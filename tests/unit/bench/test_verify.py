@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 from click.testing import CliRunner
 
 from forerun.bench.cli import command
@@ -19,8 +20,6 @@ def test_every_rule_has_a_row_per_shape_and_vocabulary():
 
 
 def test_drafts_have_sixteen_nodes_that_could_have_been_drawn():
-    import numpy as np
-
     pairs = [made_up(50, np.random.default_rng(i)) for i in range(3)]
     for shape in SHAPES:
         one = case(shape, pairs, 3)
