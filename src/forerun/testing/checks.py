@@ -120,11 +120,13 @@ def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
         toy = Toy(drafter=drafter, verifier=verifier)
         yield f"a draft: {laws.spelled(toy)}", partial(laws.a_draft_is_a_draft, toy)
-        for cache in CACHES:
-            engines = toys(drafter=drafter, verifier=verifier, cache=cache)
-            if all(part.facts.exact for part in (VERIFIERS[verifier], CACHES[cache])):  # else it proves nothing here
-                yield from law_of_output(engines)
-            yield from law_of_company(engines[0])
+    beside = [*({"verifier": name} for name in VERIFIERS), *({"cache": name} for name in CACHES)]
+    every = [toys(drafter=drafter, **one) for one in beside]  # a verifier and a cache never meet
+    for engines in {laws.spelled(engines[0]): engines for engines in every}.values():
+        others = engines[0].choices.verifier, engines[0].choices.cache
+        if all(other.member.facts.exact for other in others):  # else it proves nothing here
+            yield from law_of_output(engines)
+        yield from law_of_company(engines[0])
 
 
 def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
