@@ -44,6 +44,11 @@ SIBLINGS: dict[str, Callable[[Floats, Floats, int], float]] = {  # shape -> its 
 SHAPES = (*SIBLINGS, "chain", "tree")
 _BELOW = 2  # siblings below each of a tree's first ones
 _SURE = 1.96  # standard errors on each side: 95 %
+_NOTE = (
+    "Of k siblings (iid, without replacement, or greedy: chosen but the last) the share of drafts of which one is accepted;"
+    " of a chain of k, and of a tree of k with two below each, tokens. Exact, or ± 95 % where drafts were drawn. The"
+    " optimum is that of any exact rule."
+)
 _UNJUDGED = Dist.point(0)  # p after a leaf, which decides nothing
 
 
@@ -136,6 +141,7 @@ def run(order: Order) -> dict[str, Any]:
             "temperature": order.temperature if order.model else None,
         },
         "draws": order.draws,
+        "notes": [f"{len(pairs)} pairs of p and q from {order.model or order.law}. {_NOTE}"],
         "cases": cases,
     }
 
@@ -159,15 +165,15 @@ def evaluate(
     where = {"shape": shape, "drafts": count}
     for name, exact in told.items():
         yield {**where, "rule": name, **(_sampled(seen[name]) if exact is None else _exact(exact))}
-    if shape in SIBLINGS:
-        yield {**where, "rule": OPTIMUM, **_exact([SIBLINGS[shape](pair.p(()), pair.q(()), count) for pair in pairs])}
-    if shape == "chain":
+    if (best := SIBLINGS.get("iid" if shape == "chain" and count == 1 else shape)) is not None:
+        yield {**where, "rule": OPTIMUM, **_exact([best(pair.p(()), pair.q(()), count) for pair in pairs])}
+    elif shape == "chain":
         yield {**where, "rule": OPTIMUM, **_sampled(bound)}
 
 
 def _told(rule: Verifier, shape: str, count: int, pairs: Sequence[Pair]) -> list[float] | None:
     """What the rule's formula says for every pair, where it has one for this shape."""
-    if shape != "iid":
+    if shape != "iid" and (count > 1 or shape == "tree"):  # one draft alone is drawn in no special way
         return None
     found = [rule.acceptance(pair.p(()), pair.q(()), count) for pair in pairs]
     return None if None in found else [value for value in found if value is not None]
@@ -196,9 +202,7 @@ def _sampled(values: Floats) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     """A row per shape and number of drafts, a column per rule."""
-    of = found["pairs"]
-    caption = f"{of['count']} pairs of {of['of']}, {of['vocabulary']} tokens; exact, or ± 95 % where drafts were drawn"
-    table = Table(title=found["title"], caption=caption, title_justify="left", caption_justify="left")
+    table = Table(title=found["title"], caption=found["notes"][0], title_justify="left", caption_justify="left")
     rules = list(dict.fromkeys(c["rule"] for c in found["cases"]))
     for name in ("shape", "k", *rules):
         table.add_column(name, justify="left" if name == "shape" else "right")

@@ -70,7 +70,8 @@ class Weights:
             np.multiply(room, q.dtype.type(1 / (most - least)), out=room)
             return np.minimum(room, q, out=room)
 
-        kept = keep(crossing(lambda chance: chance - total(keep(chance)), 0.0, 1.0, nearly(p)))
+        near = nearly(p) ** 0.5  # costs less than 0.0001 of acceptance, and no exactness
+        kept = keep(crossing(lambda chance: chance - total(keep(chance)), 0.0, 1.0, near))
         return cls(kept, *_worth(float(kept.sum(dtype=np.float64)), count))  # of what is really kept: m is exact
 
     def of_one(self, token: int, q: float) -> float:

@@ -158,6 +158,8 @@ class Block:
             if over.max() < _ROUNDING:
                 break
             left -= _share(over, slope, 0.0)
+        else:
+            return None
         empty = int(np.searchsorted(length, 0, side="right"))
         left[:empty] = left[min(empty, len(left) - 1)]
         steps, width = np.diff(left), np.diff(length)

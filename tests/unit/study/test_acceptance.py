@@ -107,6 +107,15 @@ def test_one_pair_of_equal_laws_accepts_everything():
     assert [c["accepted"] for c in cases] == pytest.approx([3, 3])
 
 
+def test_one_draft_has_a_formula_however_it_is_drawn():
+    pairs, rules = toys("zipf", 32, 2), {name: rule(name) for name in VERIFIERS}
+    lone = [list(acceptance.evaluate(shape, 1, pairs, rules, 2)) for shape in (*acceptance.SIBLINGS, "chain")]
+    for cases in lone:
+        told = {c["rule"]: c["accepted"] for c in cases if c["how"] == "exact"}
+        assert told.keys() >= rules.keys()
+        assert [told[name] for name in rules] == [c["accepted"] for c in lone[0][: len(rules)]]
+
+
 def test_command_line_prints_a_table_and_json_and_writes_files(tmp_path):
     flags = ["--vocabulary", "32", "--pairs", "2", "--draws", "2", "--drafts", "1,2", "--out", str(tmp_path)]
     result = CliRunner().invoke(command, ["acceptance", *flags])

@@ -14,6 +14,7 @@ from forerun.rng import CounterRng, Purpose
 from forerun.testing import outcomes
 from forerun.types import Dist, Draft
 from forerun.verifiers import VERIFIERS
+from forerun.verifiers.contract import Verifier
 from forerun.verifiers.optimal_multidraft import APART, Block
 
 
@@ -76,6 +77,7 @@ class Drawn:
 
 SIZES = [(3, 2), (3, 3), (4, 2), (5, 2)]  # vocabulary, drafts
 CLOSE = 1e-9
+P = np.array([0.5, 0.25, 0.25])
 
 
 def best(p, sets):
@@ -138,10 +140,15 @@ def test_each_rule_accepts_at_least_as_much_as_the_one_before(vocab, count):
         assert rule("rejection").acceptance(p, q, count) <= told[2] + CLOSE
 
 
-def test_naive_is_what_match_accepts():
-    for p, q in pairs(4, 4):
-        wanted = (p * (1 - (1 - q) ** 2)).sum()
-        assert Drawn("iid", q, 2).acceptance(rule("match"), p) == pytest.approx(wanted, abs=CLOSE)
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_acceptance_is_told_truly(name):
+    for p, q in [*pairs(4, 4), (P, P)]:
+        told = rule(name).acceptance(p, q, 2)
+        assert Drawn("iid", q, 2).acceptance(rule(name), p) == pytest.approx(told, abs=CLOSE)
+
+
+def test_a_rule_without_a_formula_tells_nothing():
+    assert Verifier.acceptance(rule("match"), P, P, 2) is None
 
 
 @pytest.mark.parametrize(("vocab", "count"), SIZES)
@@ -196,8 +203,8 @@ def test_a_block_is_the_best_that_a_chain_allows():
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_blocks_that_places_do_not_fill_are_split(count, monkeypatch):
-    """The second way to draw from the optimal choice, by itself."""
-    monkeypatch.setattr(Block, "ahead", lambda *_: None)
+    """The second way to draw from the optimal choice, by itself: the first one may not take a step."""
+    monkeypatch.setattr("forerun.verifiers.optimal_multidraft._NEWTON", 0)
     for p, q in pairs(8, 5, seed=4):
         drawn = Drawn("iid", q, count)
         assert drawn.error(rule("optimal-multidraft"), p) < CLOSE
