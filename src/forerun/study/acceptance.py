@@ -31,7 +31,7 @@ from forerun.sampling import path_to
 from forerun.study import optimum
 from forerun.study.judging import expected, seeded
 from forerun.study.pairs import Pair, recorded, toys
-from forerun.types import Dist, Draft, Floats, Sampling
+from forerun.types import Dist, Draft, Floats, Sampling, Target
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
 
@@ -45,9 +45,9 @@ SHAPES = (*SIBLINGS, "chain", "tree")
 _BELOW = 2  # siblings below each of a tree's first ones
 _SURE = 1.96  # standard errors on each side: 95 %
 _NOTE = (
-    "Of k siblings (iid, without replacement, or greedy: chosen but the last) the share of drafts of which one is accepted;"
-    " of a chain of k, and of a tree of k with two below each, tokens. Exact, or ± 95 % where drafts were drawn. The"
-    " optimum is that of any exact rule."
+    "Of k siblings (iid, without replacement, or greedy: chosen but the last) the share of drafts of which one is"
+    " accepted; of a chain of k, and of a tree of k with two below each, tokens. Exact, or ± 95 % where drafts were"
+    " drawn. The optimum is that of any exact rule."
 )
 _UNJUDGED = Dist.point(0)  # p after a leaf, which decides nothing
 
@@ -156,11 +156,7 @@ def evaluate(
     for (i, pair), turn in product(enumerate(pairs), range(draws) if seen else ()):
         draft = drawn(shape, pair, count, draws * i + turn)
         for name, values in seen.items():
-            target = Known(pair, draft)
-            once = shape == "tree"
-            values[i, turn] = (
-                seeded(rules[name], draft, target, draws * i + turn) if once else expected(rules[name], draft, target)
-            )
+            values[i, turn] = _accepted(shape, rules[name], draft, Known(pair, draft), draws * i + turn)
         bound[i, turn] = _let_through(pair, draft) if shape == "chain" else 0
     where = {"shape": shape, "drafts": count}
     for name, exact in told.items():
@@ -169,6 +165,11 @@ def evaluate(
         yield {**where, "rule": OPTIMUM, **_exact([best(pair.p(()), pair.q(()), count) for pair in pairs])}
     elif shape == "chain":
         yield {**where, "rule": OPTIMUM, **_sampled(bound)}
+
+
+def _accepted(shape: str, rule: Verifier, draft: Draft, target: Target, seed: int) -> float:
+    """Expected tokens of this draft; of a tree those of one verdict, since it can be judged in too many ways."""
+    return seeded(rule, draft, target, seed) if shape == "tree" else expected(rule, draft, target)
 
 
 def _told(rule: Verifier, shape: str, count: int, pairs: Sequence[Pair]) -> list[float] | None:

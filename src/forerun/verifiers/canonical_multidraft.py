@@ -41,7 +41,7 @@ class CanonicalVerifier(SiblingVerifier):
                 chosen = node
                 break
         x = draft.tokens[chosen]
-        if siblings.accepts(len(draft), p.prob(x) / weights.of_one(x, q.prob(x))):
+        if siblings.accepts(len(draft), p.prob(x) / (weights.of_one(x, q.prob(x)) or 1.0)):
             return chosen, p
         return None, p.minus(Dist(weights.law(q.over(p))))
 

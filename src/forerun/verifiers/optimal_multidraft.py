@@ -58,7 +58,8 @@ def jointly(p: Dist, q: Dist, siblings: Siblings) -> Judged:
     plan = Plan.of(p.probs, dense, len(siblings.nodes))
     node = plan.choose(siblings)
     x = siblings.draft.tokens[node]
-    if siblings.accepts(node, p.prob(x) / (q.prob(x) * float(plan.worth[plan.cell[x]]))):
+    m = q.prob(x) * float(plan.worth[plan.cell[x]])
+    if siblings.accepts(node, p.prob(x) / (m or 1.0)):  # zero only by rounding, where p is too
         return node, p
     return None, p.minus(Dist(plan.law(dense)))
 
@@ -146,7 +147,11 @@ class Block:
     back: bool
 
     def ahead(self, count: int) -> Floats | None:
-        """The chance of every cell to take a place before the others, not behind; None where they do not only grow."""
+        """The chance of every cell to take a place before the others, not behind; None where they do not only grow.
+
+        The places of the first cells, together s of q, are those from a on with g(a + s) - g(a) = their part; in
+        y = 1 - a that is y^count - (y - s)^count, convex, and found from above (Newton).
+        """
         end, way = (self.high, -1) if self.back else (self.low, 1)
         here = np.arange(self.low, self.high + 1)[::way]
         length, part = abs(self.reach[here] - self.reach[end]), abs(self.part[here] - self.part[end])
