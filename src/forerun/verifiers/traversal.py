@@ -42,15 +42,25 @@ class _Reached:
     """A node on the way to a leaf, and what its refused children have left of it."""
 
     node: int
-    p: Dist
+    before: Dist  # p, but for the last refusal
     weight: float
     untried: Iterator[int]
+    rest: tuple[Floats, float] | None = None  # of the last refusal: what is left, and its sum
+
+    @property
+    def p(self) -> Dist:
+        """What is left of p; normed only when somebody asks, which costs a pass over the vocabulary."""
+        if self.rest is not None:
+            left, total = self.rest
+            self.before, self.rest = Dist(left / left.dtype.type(total), self.before.ids), None
+        return self.before
 
     def refuse(self, q: Dist) -> None:
         """A child that was drawn from q is taken off."""
-        rest, total = self.p.beyond(q, self.weight)
-        if self.p.only is None and total > 0:
-            self.p = Dist(rest / rest.dtype.type(total), self.p.ids)
+        p = self.p
+        rest, total = p.beyond(q, self.weight)
+        if p.only is None and total > 0:
+            self.rest = rest, total
         if self.weight < 1:
             self.weight = total / (total + 1 - self.weight)
 
