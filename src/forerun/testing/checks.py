@@ -146,16 +146,25 @@ def siblings(**options: Any) -> Choice:  # noqa: ANN401 - values of its Options
     return Choice("drafter", "siblings", SiblingsDrafter, SiblingsDrafter.Options(**options))
 
 
+def of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
+    """Verdicts on drawn siblings of every kind, in trees, and on a drawn chain."""
+    trees = [siblings(kind=kind, width=3) if kind == "mixed" else siblings(kind=kind, depth=2) for kind in KINDS]
+    for drafter in (*trees, siblings(width=1, depth=3)):
+        for how, sampling in laws.SAMPLINGS.items():
+            law = partial(laws.verdicts_are_true, verifier, drafter, sampling, ToyModel(3, 0))
+            yield f"verdicts: {drafter.spelling}, {how}", law
+
+
 def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
-    """Drawn siblings of every kind, where being exact takes more than with chosen ones."""
+    """Drawn siblings, for which being exact takes more than for chosen ones; the engine's part is that of one level."""
     yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
-    for kind in KINDS if verifier.member.facts.exact else ():
+    if not verifier.member.facts.exact:
+        return
+    yield from of_siblings(verifier)
+    for kind in KINDS:
         toy = Toy(drafter=siblings(kind=kind), verifier=verifier)
         for how, sampling in laws.SAMPLINGS.items():
             yield f"exact: {laws.spelled(toy)}, {how}", partial(laws.exact_is_true, toy, sampling)
-            for drafter in (siblings(kind=kind, depth=2), siblings(kind=kind, width=1, depth=3)):
-                law = partial(laws.verdicts_are_true, verifier, drafter, sampling, toy.model)
-                yield f"verdicts: {drafter.spelling}, {how}", law
         yield from law_of_company(toy)
 
 

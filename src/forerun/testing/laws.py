@@ -225,7 +225,7 @@ class _Known:
 
 def acceptance_is_told(verifier: Choice, models: Sequence[ToyModel], most: int = 3) -> None:
     """Where a formula gives the acceptance of i.i.d. drafts, it is the share of verdicts that accept one."""
-    judge, count = verifier.member(verifier.options), 0
+    judge = verifier.member(verifier.options)
     for p, q in product(_rows(models[0]), _rows(models[1])):
         for count in range(1, most + 1):
             told = judge.acceptance(p, q, count)

@@ -183,7 +183,12 @@ class BushyDrafter(SoloDrafter):
         return Draft(tuple(tokens[:budget]), tuple(parents[:budget]), source="bushy")
 
 
-KINDS = ("iid", "without", "greedy")  # how siblings come about: drawn with or without replacement, or chosen but one
+KINDS = (
+    "iid",
+    "without",
+    "greedy",
+    "mixed",
+)  # how siblings come about; mixed: every other one of i.i.d. ones is chosen
 
 
 class SiblingsDrafter(SoloDrafter):
@@ -214,7 +219,7 @@ class SiblingsDrafter(SoloDrafter):
                 q = self.model.probs(text)
                 for number in range(width):
                     elders = tokens[len(tokens) - number :]
-                    dist = self._dist(q, elders, width, drawn[-1] if number else None)
+                    dist = self._dist(q, elders, width, drawn[-number] if number else None)
                     node = len(tokens)
                     token = self._next(q, elders) if dist is None else self._draw(context, dist, depth, node)
                     tokens.append(token)
@@ -224,12 +229,13 @@ class SiblingsDrafter(SoloDrafter):
             level = below
         return Draft(tuple(tokens[:budget]), tuple(parents[:budget]), tuple(drawn[:budget]), source="siblings")
 
-    def _dist(self, q: Floats, elders: Sequence[int], width: int, last: Dist | None) -> Dist | None:
+    def _dist(self, q: Floats, elders: Sequence[int], width: int, first: Dist | None) -> Dist | None:
         """What the next sibling is drawn from; None where it is chosen."""
-        if self.options.kind == "iid":
-            return last or Dist(q)
-        if self.options.kind == "greedy" and len(elders) < width - 1:
+        kind, number = self.options.kind, len(elders)
+        if (kind == "greedy" and number < width - 1) or (kind == "mixed" and number % 2):
             return None
+        if kind in ("iid", "mixed"):
+            return first or Dist(q)
         rest = q.copy()
         rest[list(elders)] = 0
         return Dist(rest / rest.sum())
