@@ -163,7 +163,8 @@ class Draft:
     """A tree of guessed tokens. Node i hangs under parents[i] < i; -1 is the last committed token.
 
     `q[i]` is what token i was drawn from, given that its elder siblings were refused; None there, or no q at all,
-    means that the token was chosen: a point mass. `confidence[i]` is the drafter's own guess that node i is
+    means that the token was chosen: a point mass. Siblings that share one Dist object were drawn i.i.d. from it, and
+    their number does not depend on what was drawn. `confidence[i]` is the drafter's own guess that node i is
     accepted if its parent is. `source` says who guessed each node, or all of them. `error` says, in a sentence, why
     the draft is shorter than it should be: it is counted as a failure, and the drafts of the neighbours stay.
     """
