@@ -185,6 +185,43 @@ def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
             yield (case["shape"], memory, name, entrant["dtype"], *cells, shown)
 
 
+def acceptance_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per shape and number of drafts, one column per rule."""
+    found = {(c["shape"], c["drafts"], c["rule"]): c for c in report["cases"]}
+    columns = acceptance_rules(report)
+    return [
+        (shape, str(count), *(accepted(found.get((shape, count, rule))) for rule in columns))
+        for shape, count in dict.fromkeys((shape, count) for shape, count, _ in found)
+    ]
+
+
+def acceptance_rules(report: Report) -> list[str]:
+    """The rules of a report, in its order."""
+    return list(dict.fromkeys(c["rule"] for c in report["cases"]))
+
+
+def accepted(case: dict[str, Any] | None) -> str:
+    """A figure, with its error where it has one."""
+    if case is None:
+        return "–"
+    return f"{case['accepted']:.3f}" + (f" ± {case['error']:.3f}" if case["how"] != "exact" else "")
+
+
+def verify_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per rule and vocabulary."""
+    found = {(c["rule"], c["vocabulary"], c["shape"]): c for c in report["cases"]}
+    return [
+        (rule, str(vocab), *(cost(found[rule, vocab, shape]) for shape in VERIFY_SHAPES))
+        for rule, vocab in dict.fromkeys((rule, vocab) for rule, vocab, _ in found)
+    ]
+
+
+def cost(case: dict[str, Any]) -> str:
+    """Wall time, then the processor's."""
+    return f"{spread(case['us'], 0)} / {case['cpu_us']['median']:.0f}"
+
+
+VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
 CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
@@ -196,8 +233,11 @@ FIDELITY = (
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
+VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 TABLES = {
     "trees": (TREES, tree_rows),
+    "verify": (VERIFY, verify_rows),
+    "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),
     "overhead": (("loop", "sampling", "requests", "median µs", "p90 µs", "goal µs"), overhead_rows),
@@ -214,6 +254,7 @@ def sections() -> Iterator[str]:
     for file in sorted(RESULTS.glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))
         head, rows = TABLES[report["benchmark"]]
+        head = (*head, *acceptance_rules(report)) if report["benchmark"] == "acceptance" else head
         notes = "".join(f"\n{note}\n" for note in report.get("notes", []))
         yield f"\n## {file.stem}\n\n{report['title']}.\n\n{origin(report)}\n{notes}\n{grid(head, rows(report))}"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-_MOUNTED = {"bench": "forerun.bench.cli:command", "train": "forerun.train.cli:command"}
+_MOUNTED = {name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train")}
 
 
 class _Commands(click.Group):

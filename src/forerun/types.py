@@ -103,6 +103,16 @@ class Dist:
         hit: Floats = (tokens[:, None] == self.ids[None, :]) @ self.probs
         return hit
 
+    def over(self, p: "Dist") -> Floats:
+        """Probabilities of the tokens that p lists, in p's order."""
+        if p.ids is not None:
+            return self.at(p.ids)
+        if self.ids is None:
+            return self.probs
+        dense = np.zeros_like(p.probs)
+        dense[self.ids] = self.probs
+        return dense
+
     def prob(self, token: int) -> float:
         """Probability of one token."""
         if self.only is not None:
@@ -124,7 +134,12 @@ class Dist:
         known = self.far.minus(q) if self.far is not None else None
         if known is not None:
             return known
-        rest = self.probs.copy()
+        rest, total = self.beyond(q)
+        return Dist(rest / rest.dtype.type(total), self.ids) if total > 0 else self
+
+    def beyond(self, q: "Dist", share: float = 1.0) -> tuple[Floats, float]:
+        """max(share p - q, 0) for the tokens that p lists, and its sum."""
+        rest = self.probs * self.probs.dtype.type(share)
         if self.ids is not None:
             rest -= q.at(self.ids)
         elif q.ids is None:
@@ -132,8 +147,7 @@ class Dist:
         else:
             rest[q.ids] -= q.probs
         np.maximum(rest, 0, out=rest)
-        total = rest.sum(dtype=np.float64)
-        return Dist(rest / rest.dtype.type(total), self.ids) if total > 0 else self
+        return rest, float(rest.sum(dtype=np.float64))
 
 
 _ONE: Floats = np.ones(1, np.float32)
@@ -168,7 +182,8 @@ class Draft:
     """A tree of guessed tokens. Node i hangs under parents[i] < i; -1 is the last committed token.
 
     `q[i]` is what token i was drawn from, given that its elder siblings were refused; None there, or no q at all,
-    means that the token was chosen: a point mass. `confidence[i]` is the drafter's own guess that node i is
+    means that the token was chosen: a point mass. Siblings that share one Dist object were drawn i.i.d. from it, and
+    their number does not depend on what was drawn. `confidence[i]` is the drafter's own guess that node i is
     accepted if its parent is; of a drawn node it depends on what q was and on the tokens drawn before, never on the
     token that was drawn, so that a planner may drop the node for it (with its descendants and younger siblings) and the
     rest stays drawn from its q. `source` says who guessed each node, or all of them. `error` says, in a sentence, why

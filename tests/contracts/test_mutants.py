@@ -1,5 +1,7 @@
 """The laws can fail: every known way to be wrong breaks one, and the right rule in the same dress breaks none."""
 
+import operator
+import pkgutil
 from dataclasses import dataclass
 
 import pytest
@@ -9,8 +11,9 @@ from forerun.drafters import DRAFTERS, several
 from forerun.drafters.contract import SoloDrafter
 from forerun.models.toy import ToyModel
 from forerun.rng import Purpose
-from forerun.testing import LawError, ReuseError, Toy, laws
-from forerun.testing.mutants import MUTANTS, Mutant, Rule, SpoiledDrafter
+from forerun.testing import LawError, ReuseError, Toy, find, laws
+from forerun.testing.checks import of_siblings
+from forerun.testing.mutants import MUTANTS, SLIPS, Mutant, Rule, SpoiledDrafter
 from forerun.trees.chain import ChainTree
 from forerun.types import Dist, Draft, Facts
 
@@ -30,6 +33,20 @@ def test_the_right_rule_is_exact():
 def test_a_wrong_rule_is_seen(name):
     with pytest.raises(LawError):
         laws.exact_is_true(Toy(drafter=CHAIN, verifier=mutant(MUTANTS[name])), PLAIN)
+
+
+def hold(laws_of_it):
+    for _, law in laws_of_it:
+        law()
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_slip_in_a_verifier_is_seen(name, monkeypatch):
+    slip = SLIPS[name]
+    path, function = f"forerun.verifiers.{slip.function}".rsplit(".", 1)
+    monkeypatch.setattr(f"{path}.{function}", slip.wrong(operator.attrgetter(function)(pkgutil.resolve_name(path))))
+    with pytest.raises(LawError):
+        hold(of_siblings(find(slip.verifier, "verifier")))
 
 
 def spoiled(temperature):

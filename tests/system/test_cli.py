@@ -160,7 +160,14 @@ def test_unknown_flags_and_commands_are_named():
 
 @pytest.mark.parametrize(
     "command",
-    [["--help"], ["generate", "--help"], ["bench", "--help"], ["bench", "trees", "--help"], ["train", "--help"]],
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["bench", "--help"],
+        ["bench", "trees", "--help"],
+        ["study", "--help"],
+        ["train", "--help"],
+    ],
 )
 def test_every_command_explains_itself(command):
     found = CliRunner().invoke(program, command)

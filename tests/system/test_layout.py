@@ -41,7 +41,19 @@ LAYERS = {
     "engine": {"engine"},
     "build": {"build"},
     "kit": {"testing"},
-    "face": {"llm", "server", "cli", "terminal", "methods", "bench", "train", "quantize", "__init__", "__main__"},
+    "face": {
+        "llm",
+        "server",
+        "cli",
+        "terminal",
+        "methods",
+        "bench",
+        "study",
+        "train",
+        "quantize",
+        "__init__",
+        "__main__",
+    },
 }
 CONTRACTS = {path.parent.name for path in PACKAGE.glob("*/contract.py")}
 FAMILIES = CONTRACTS - {"models"}

@@ -240,6 +240,19 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     click.echo(as_json(found))
 
 
+@command.command("verify")
+@click.option("--vocabularies", default="32000,152000", show_default=True, help="Tokens of p; with commas.")
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Drafts of every shape.")
+def verify(vocabularies: str, rounds: int) -> None:
+    """Measure what judging a draft of 16 nodes costs, by rule and vocabulary."""
+    from forerun.bench import verify as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order([int(size) for size in vocabularies.split(",")], rounds))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("peers")
 @click.option(
     "--work",

@@ -4,7 +4,7 @@ from forerun.testing.checks import check, find, laws_of
 from forerun.testing.exhaustive import ExhaustiveRng, ReuseError, distance, outcomes
 from forerun.testing.laws import LawError
 from forerun.testing.reference import Reference
-from forerun.testing.toy import Ask, BushyDrafter, Rig, Text, Toy
+from forerun.testing.toy import Ask, BushyDrafter, Rig, SiblingsDrafter, Text, Told, Toy
 
 __all__ = [
     "Ask",
@@ -14,7 +14,9 @@ __all__ = [
     "Reference",
     "ReuseError",
     "Rig",
+    "SiblingsDrafter",
     "Text",
+    "Told",
     "Toy",
     "check",
     "distance",

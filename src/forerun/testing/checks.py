@@ -23,7 +23,7 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws
-from forerun.testing.toy import BushyDrafter, Spelled, Toy, chosen
+from forerun.testing.toy import KINDS, BushyDrafter, SiblingsDrafter, Spelled, Toy, chosen
 from forerun.trees.contract import Tree
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
@@ -126,11 +126,13 @@ def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
         toy = Toy(drafter=drafter, verifier=verifier)
         yield f"a draft: {laws.spelled(toy)}", partial(laws.a_draft_is_a_draft, toy)
-        for cache in CACHES:
-            engines = toys(drafter=drafter, verifier=verifier, cache=cache)
-            if all(part.facts.exact for part in (VERIFIERS[verifier], CACHES[cache])):  # else it proves nothing here
-                yield from law_of_output(engines)
-            yield from law_of_company(engines[0])
+    beside = [*({"verifier": name} for name in VERIFIERS), *({"cache": name} for name in CACHES)]
+    every = [toys(drafter=drafter, **one) for one in beside]  # a verifier and a cache never meet
+    for engines in {laws.spelled(engines[0]): engines for engines in every}.values():
+        others = engines[0].choices.verifier, engines[0].choices.cache
+        if all(other.member.facts.exact for other in others):  # else it proves nothing here
+            yield from law_of_output(engines)
+        yield from law_of_company(engines[0])
 
 
 def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
@@ -139,12 +141,40 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
         if verifier.member.facts.exact:
             yield from law_of_output(engines)
         yield from law_of_company(engines[0])
+    yield from _of_siblings(verifier)
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
         yield "lossy", partial(laws.lossy_is_needed, engines)
         for drafter in (TREE, BushyDrafter):
             toy = Toy(drafter=drafter, verifier=verifier)
             yield f"bans: {laws.spelled(toy)}", partial(laws.bans_hold, toy)
+
+
+def siblings(**options: Any) -> Choice:  # noqa: ANN401 - values of its Options
+    """The toy drafter of one kind of siblings."""
+    return Choice("drafter", "siblings", SiblingsDrafter, SiblingsDrafter.Options(**options))
+
+
+def of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
+    """Verdicts on drawn siblings of every kind, in trees, and on a drawn chain."""
+    trees = [siblings(kind=kind, width=3) if kind == "mixed" else siblings(kind=kind, depth=2) for kind in KINDS]
+    for drafter in (*trees, siblings(width=1, depth=3)):
+        for how, sampling in laws.SAMPLINGS.items():
+            law = partial(laws.verdicts_are_true, verifier, drafter, sampling, ToyModel(3, 0))
+            yield f"verdicts: {drafter.spelling}, {how}", law
+
+
+def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
+    """Drawn siblings, for which being exact takes more than for chosen ones; the engine's part is that of one level."""
+    yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
+    if not verifier.member.facts.exact:
+        return
+    yield from of_siblings(verifier)
+    for kind in KINDS:
+        toy = Toy(drafter=siblings(kind=kind), verifier=verifier)
+        for how, sampling in laws.SAMPLINGS.items():
+            yield f"exact: {laws.spelled(toy)}, {how}", partial(laws.exact_is_true, toy, sampling)
+        yield from law_of_company(toy)
 
 
 def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:

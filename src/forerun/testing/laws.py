@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import product
 from typing import Any, cast
 
@@ -19,13 +20,17 @@ from forerun.build import setup_for
 from forerun.config import Choice, choose
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
+from forerun.models.contract import Model
+from forerun.models.toy import ToyModel
 from forerun.registry import Registry
-from forerun.rng import Rng
+from forerun.rng import Purpose, Rng
+from forerun.sampling import path_to
 from forerun.schedulers.contract import Candidate
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
-from forerun.testing.toy import Ask, Rig, Tokens, Toy
-from forerun.types import Context, Draft, Outcome, Sampling
+from forerun.testing.toy import Ask, Rig, Tokens, Told, Toy
+from forerun.types import Context, Dist, Draft, Floats, Outcome, Sampling
+from forerun.verifiers.contract import Verifier
 
 TIGHT = 1e-9  # float64 toys: what rounding leaves
 PROMPT: Tokens = (0, 1, 2, 0, 1)  # repeats itself, so that lookup drafters find something
@@ -222,6 +227,68 @@ def a_step_is_exact(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> No
         law.update(reference.law(prompt, long, length, cast("Tokens", text), weight))
     far = distance(cast("Table", reference.law(prompt, long, length)), cast("Table", law))
     require(far < TIGHT, f"one step of {spelled(toy)} is {far:.2e} away from the target's law.")
+
+
+def verdicts_are_true(verifier: Choice, drafter: Choice, sampling: Sampling, model: Model) -> None:
+    """Of one draft: what the verdict says, and the target after it, has the target's law; without an engine."""
+    toy, reference, depth = Toy(model=model), Reference(model), drafter.options.depth + 1
+    drafts = drafter.member(drafter.options, setup_for(toy.config, model))
+    judge = verifier.member(verifier.options)
+
+    def run(rngs: Sequence[Rng]) -> list[Tokens]:
+        contexts = [Context(i, PROMPT, len(PROMPT), sampling, rng) for i, rng in enumerate(rngs)]
+        proposed = drafts.propose(contexts, [99] * len(rngs))
+        targets = [Told(partial(_after, reference, sampling, draft)) for draft in proposed]
+        verdicts = judge.verify(proposed, targets, rngs)
+        pairs = zip(proposed, verdicts, strict=True)
+        return [(*(draft.tokens[node] for node in verdict.path), verdict.token) for draft, verdict in pairs]
+
+    law, table = reference.law(PROMPT, sampling, depth), Counter[Tokens]()
+    for said, weight in outcomes(run, TOGETHER).items():
+        tokens = cast("Tokens", said)
+        table.update(reference.law(PROMPT, sampling, depth, tokens, weight))
+    far = distance(cast("Table", law), cast("Table", table))
+    told = f"verifier {verifier.spelling!r} is {far:.2e} away from the target's law"
+    require(far < TIGHT, f"{told} on {drafter.spelling}, and claims to be exact.")
+
+
+def _after(reference: Reference, sampling: Sampling, draft: Draft, node: int) -> Dist:
+    """p after a node, from a pass over its path alone."""
+    return Dist(reference.next(PROMPT, path_to(draft, node), sampling).numpy())
+
+
+def acceptance_is_told(verifier: Choice, models: Sequence[ToyModel], most: int = 3) -> None:
+    """Where a formula gives the acceptance of i.i.d. drafts, it is the share of verdicts that accept one."""
+    judge = verifier.member(verifier.options)
+    for p, q in product(_rows(models[0]), _rows(models[1])):
+        for count in range(1, most + 1):
+            told = judge.acceptance(p, q, count)
+            if told is None:
+                return
+            found = accepted(judge, Dist(p), Dist(q), count)
+            sentence = f"verifier {verifier.spelling!r} says that {count} drafts are accepted with probability {told}"
+            require(abs(told - found) < TIGHT, f"{sentence}, and it accepts {found}.")
+
+
+def _rows(model: ToyModel) -> list[Floats]:
+    return [model.probs(PROMPT[:end]) for end in (1, 2, 3)]
+
+
+def accepted(verifier: Verifier, p: Dist, q: Dist, count: int) -> float:
+    """Probability that one of `count` tokens drawn i.i.d. from q is accepted, by enumeration."""
+
+    def run(rngs: Sequence[Rng]) -> list[bool]:
+        tokens = [tuple(rng.categorical(q, Purpose.DRAFT, 0, i) for i in range(count)) for rng in rngs]
+        drafts = [Draft(drawn, (-1,) * count, (q,) * count) for drawn in tokens]
+        return [
+            bool(verdict.path)
+            for verdict in verifier.verify(drafts, [Told({-1: p, **_AFTER}.__getitem__)] * len(rngs), rngs)
+        ]
+
+    return outcomes(run).get(True, 0.0)
+
+
+_AFTER = {node: Dist.point(0) for node in range(8)}  # p after an accepted draft, which is of no interest
 
 
 def lossy_is_needed(toys: Sequence[Toy], prompt: Tokens = PROMPT) -> None:

@@ -5,6 +5,7 @@ Every rule differs from the right one in a single place. Does not: work; never p
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -100,6 +101,84 @@ MUTANTS: dict[str, Rule] = {
     "one number to accept and to draw": Rule(draw_key=_last_key),
     "accepted by a twentieth too often": Rule(lenience=1.05),
     "a residual in half precision": Rule(rest=_half),
+}
+
+
+@dataclass(frozen=True)
+class Slip:
+    """One function of a real verifier, replaced by one that is nearly right."""
+
+    verifier: str
+    function: str  # below forerun.verifiers
+    wrong: Callable[[Any], Any]  # the right one -> its replacement
+
+
+def _unlowered(right: Callable[..., None]) -> Callable[..., None]:
+    """A refused child changes its parent's p, and not its weight."""
+
+    def refuse(reached: Any, q: Dist) -> None:  # noqa: ANN401 - traversal's own
+        weight = reached.weight
+        right(reached, q)
+        reached.weight = weight
+
+    return refuse
+
+
+def _weightless(right: Callable[..., None]) -> Callable[..., None]:
+    """What is left of p is computed as if the path had been accepted so far."""
+
+    def refuse(reached: Any, q: Dist) -> None:  # noqa: ANN401
+        weight, reached.weight = reached.weight, 1.0
+        right(reached, q)
+        reached.weight = weight
+
+    return refuse
+
+
+def _other_side(right: Any) -> Callable[..., Any]:  # noqa: ANN401
+    def ahead(block: Any, count: int) -> Any:  # noqa: ANN401
+        chances = right(block, count)
+        return None if chances is None else 1 - chances
+
+    return ahead
+
+
+SLIPS: dict[str, Slip] = {
+    "a threshold that leaves less than nothing": Slip(
+        "spectr", "spectr.threshold", lambda right: lambda *args: max(1.0, 0.8 * right(*args))
+    ),
+    "many drafts that take as much as one": Slip(
+        "spectr", "spectr.taken", lambda right: lambda p, q, _count, rho: right(p, q, 1, rho)
+    ),
+    "the chosen draft judged as if drawn": Slip(
+        "canonical-multidraft", "canonical_multidraft.Weights.of_one", lambda _right: lambda _weights, _token, q: q
+    ),
+    "the residual of a draft that was not chosen": Slip(
+        "canonical-multidraft", "canonical_multidraft.Weights.law", lambda _right: lambda _weights, q: q
+    ),
+    "a choice whose residual is the draft's": Slip(
+        "optimal-multidraft", "optimal_multidraft.Plan.law", lambda _right: lambda _plan, q: q
+    ),
+    "places on the other side": Slip("optimal-multidraft", "optimal_multidraft.Block.ahead", _other_side),
+    "the youngest of a block": Slip(
+        "optimal-multidraft",
+        "optimal_multidraft.Block.foremost",
+        lambda _right: lambda _block, places, _early: max(places),
+    ),
+    "drawn siblings that share nothing judged jointly": Slip(
+        "optimal-multidraft",
+        "contract.Siblings.shared",
+        lambda _right: property(lambda siblings: siblings.draft.q[siblings.nodes[0]] if siblings.nodes else None),
+    ),
+    "a weight that is not lowered": Slip("traversal", "traversal._Reached.refuse", _unlowered),
+    "a residual without the weight": Slip("traversal", "traversal._Reached.refuse", _weightless),
+    "a block whose weight is not lowered": Slip("block", "traversal._Reached.refuse", _unlowered),
+    "a block whose residual has no weight": Slip("block", "traversal._Reached.refuse", _weightless),
+    "siblings below a block refused for nothing": Slip(
+        "block",
+        "block.in_turn",
+        lambda right: lambda p, siblings: (right(p, siblings)[0], p),
+    ),
 }
 
 

@@ -20,9 +20,9 @@ from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.planners import PLANNERS
 from forerun.registry import Registry
-from forerun.rng import Rng
+from forerun.rng import Purpose, Rng
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Context, Draft, Emission, Event, Facts, Runner, Sampling, Setup
+from forerun.types import Context, Dist, Draft, Emission, Event, Facts, Floats, Runner, Sampling, Setup
 from forerun.verifiers import VERIFIERS
 
 Spelled = str | type[Any] | Choice
@@ -192,3 +192,88 @@ class BushyDrafter(SoloDrafter):
                 parents.append(parent)
             level = list(range(start, len(tokens)))
         return Draft(tuple(tokens[:budget]), tuple(parents[:budget]), source="bushy")
+
+
+KINDS = (
+    "iid",
+    "without",
+    "greedy",
+    "mixed",
+)  # how siblings come about; mixed: every other one of i.i.d. ones is chosen
+
+
+class SiblingsDrafter(SoloDrafter):
+    """Siblings of every kind, drawn from a toy model; width 1 is a drawn chain."""
+
+    facts = Facts(draws=True)
+
+    @dataclass(frozen=True)
+    class Options:
+        """`kind` of the siblings; below the first of them, `width` again, and one fewer below every other."""
+
+        kind: str = "iid"
+        width: int = 2
+        depth: int = 1
+        seed: int = 100
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.model = options, ToyModel(setup.vocab, options.seed)
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        drawn: list[Dist | None] = []
+        level = [(-1, tuple(context.tokens), self.options.width)]
+        for depth in range(self.options.depth):
+            below = []
+            for parent, text, width in level:
+                q = self.model.probs(text)
+                for number in range(width):
+                    elders = tokens[len(tokens) - number :]
+                    dist = self._dist(q, elders, width, drawn[-number] if number else None)
+                    node = len(tokens)
+                    token = self._next(q, elders) if dist is None else self._draw(context, dist, depth, node)
+                    tokens.append(token)
+                    parents.append(parent)
+                    drawn.append(dist)
+                    below.append((node, (*text, token), max(self.options.width - min(number, 1), 1)))
+            level = below
+        return Draft(tuple(tokens[:budget]), tuple(parents[:budget]), tuple(drawn[:budget]), source="siblings")
+
+    def _dist(self, q: Floats, elders: Sequence[int], width: int, first: Dist | None) -> Dist | None:
+        """What the next sibling is drawn from; None where it is chosen."""
+        kind, number = self.options.kind, len(elders)
+        if (kind == "greedy" and number < width - 1) or (kind == "mixed" and number % 2):
+            return None
+        if kind in ("iid", "mixed"):
+            return first or Dist(q)
+        rest = q.copy()
+        rest[list(elders)] = 0
+        return Dist(rest / rest.sum())
+
+    @staticmethod
+    def _next(q: Floats, elders: Sequence[int]) -> int:
+        rest = q.copy()
+        rest[list(elders)] = -1
+        return int(rest.argmax())
+
+    @staticmethod
+    def _draw(context: Context, dist: Dist, depth: int, node: int) -> int:
+        return context.rng.categorical(dist, Purpose.DRAFT, depth, node)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A `Target` without a model: p after every node, as a function says it."""
+
+    p: Callable[[int], Dist]
+    text: Sequence[int] = ()
+
+    def __getitem__(self, node: int) -> Dist:
+        return self.p(node)
+
+    def soft(self, node: int) -> Dist:
+        return self.p(node)
+
+    def hidden(self, layer: int, node: int) -> Floats:
+        raise LookupError(f"no model was run, so layer {layer} made nothing of node {node}.")

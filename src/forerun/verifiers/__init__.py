@@ -8,6 +8,11 @@ VERIFIERS = Registry(
     {
         "match": "match:MatchVerifier",
         "rejection": "rejection:RejectionVerifier",
+        "spectr": "spectr:SpecTrVerifier",
+        "canonical-multidraft": "canonical_multidraft:CanonicalVerifier",
+        "optimal-multidraft": "optimal_multidraft:OptimalVerifier",
+        "block": "block:BlockVerifier",
+        "traversal": "traversal:TraversalVerifier",
         "lenient": "lenient:LenientVerifier",
         "relaxed": "relaxed:RelaxedVerifier",
         "typical": "typical:TypicalVerifier",

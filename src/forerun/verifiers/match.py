@@ -7,8 +7,10 @@ Does not: use q, so a sampled draft is accepted less often than by `rejection`.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from forerun.rng import Purpose, Rng
-from forerun.types import Draft, Facts, Target, Verdict
+from forerun.types import Draft, Facts, Floats, Target, Verdict
 from forerun.verifiers.contract import SoloVerifier
 
 
@@ -33,3 +35,7 @@ class MatchVerifier(SoloVerifier):
             if hit is None:
                 return Verdict(path, token)
             node, path = hit, (*path, hit)
+
+    def acceptance(self, p: Floats, q: Floats, count: int) -> float:
+        drafted = 1 - (1 - q.astype(np.float64)) ** count
+        return float(p @ drafted)

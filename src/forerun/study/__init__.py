@@ -1,0 +1,1 @@
+"""Studies: what methods could reach, computed apart from any speed."""
