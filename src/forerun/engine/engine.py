@@ -18,7 +18,7 @@ from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.errors import ForerunError, RequestError
-from forerun.planners.contract import Planner
+from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
 from forerun.types import Context, Event, Output, Sampling, Turn
@@ -120,6 +120,7 @@ class Engine:
             return self._fail(seats, problem)
         committing = perf_counter()
         turns = self._commit(seats, plans, outputs)
+        self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans)))
         emitting = perf_counter()
         self._emit(seats, plans, turns)
         self._clock(began, planning, running, committing, emitting)
@@ -199,7 +200,7 @@ class Engine:
     # run and commit
 
     def _run(self, plans: Sequence[Plan]) -> list[Output]:
-        self.stats.rows += sum(len(p.work.tokens) for p in plans)
+        self.stats.rows += _rows(plans)
         return self.runner.run([p.work for p in plans])
 
     def _fail(self, seats: Sequence[Seat], problem: Exception) -> list[Event]:
@@ -231,6 +232,12 @@ class Engine:
             _LOG.exception("judging a step failed")
             sentence = str(problem) if isinstance(problem, ForerunError) else f"judging failed: {problem!r}."
             return [Turn((), (), error=sentence)] * len(seats)
+
+    def _tell(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], spent: Spent) -> None:
+        """Let the planner learn from whoever wrote something."""
+        wrote = [i for i, turn in enumerate(turns) if turn.emissions]
+        contexts, drafts = [seats[i].context for i in wrote], [plans[i].draft for i in wrote]
+        self.members.planner.observe(contexts, drafts, [turns[i] for i in wrote], spent)
 
     # emit
 
@@ -281,3 +288,8 @@ class Engine:
         self.stats.run_time += committing - running
         self.stats.commit_time += emitting - committing
         self.stats.other_time += (planning - began) + (perf_counter() - emitting)
+
+
+def _rows(plans: Sequence[Plan]) -> int:
+    """Tokens of a pass."""
+    return sum(len(plan.work.tokens) for plan in plans)

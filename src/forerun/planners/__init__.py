@@ -8,5 +8,6 @@ PLANNERS = Registry(
     {
         "fixed": "fixed:FixedPlanner",
         "free": "free:FreePlanner",
+        "auto": "auto:AutoPlanner",
     },
 )

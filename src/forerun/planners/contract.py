@@ -2,10 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from forerun.member import Member
-from forerun.types import Context, Setup
+from forerun.types import Context, Draft, Setup, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Where the time of a step went, in seconds."""
+
+    drafting: float
+    running: float  # the target's pass
+    rows: int  # of that pass
 
 
 class Planner(Member):
@@ -17,3 +27,6 @@ class Planner(Member):
     @abstractmethod
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes per request; at most `room` in total. The engine cuts further where a text is about to end."""
+
+    def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        """What became of the drafts of a step, of every request that wrote something. Does nothing unless it learns."""

@@ -3,10 +3,12 @@
 The verifier is `match`, whose text for a seed is plain decoding's, so that equal means equal, token for token.
 """
 
+import re
 from dataclasses import fields, replace
 
 import pytest
 
+from forerun.config import Choice
 from forerun.drafters import DRAFTERS
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, BushyDrafter, Toy
@@ -45,11 +47,17 @@ SPELLED = [*DRAFTERS, TREE.replace("toy:100", f"toy:100:{V}"), BushyDrafter]
 
 
 def drafter_of(row):
-    """The row's toy options, with a second model of the target's vocabulary where it has one."""
+    """The row's toy options, with second models that know all of the target's tokens."""
     if not isinstance(row, str) or ":" in row:
         return row
-    model = getattr(DRAFTERS[row].toy(), "model", "")
-    return f"{row}:model={model}:{V}" if model else f"{row}"
+    member = DRAFTERS[row]
+    spelled = Choice("drafter", row, member, member.toy()).spelling
+    return re.sub(r"(toy:\d+)(?::([a-z+]+))?(?![\d:])", lambda m: f"{m[1]}:{larger(m[2])}", spelled)
+
+
+def larger(words):
+    """A vocabulary as it is spelled: so many letters, or all of these and the words."""
+    return "+".join(dict.fromkeys([*MODEL.words, *words.split("+")])) if words else V
 
 
 def written(drafter, sampling):

@@ -1,0 +1,113 @@
+"""The planner `auto` on made-up costs and outcomes: it finds what pays, gives up what does not, and tries again."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from forerun.errors import ConfigError
+from forerun.planners.auto import EARLY, LATE, AutoPlanner, Drafting
+from forerun.planners.contract import Spent
+from forerun.rng import CounterRng
+from forerun.types import Context, Costs, Draft, Emission, Sampling, Turn
+
+FLAT = Costs((1, 64), (1.0, 1.1))
+STEEP = Costs((1, 64), (1.0, 64.0))
+CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
+
+
+class Fixed:
+    def __init__(self, costs):
+        self.given = costs
+
+    def costs(self):
+        return self.given
+
+
+def planner(costs, most=8):
+    return AutoPlanner(AutoPlanner.Options(most), Fixed(costs))
+
+
+def play(plan, rules, steps, drafting=0.01, room=100):
+    """Steps in which request i drafts as asked, and rules[i](nodes) of a chain are accepted; shares of every step."""
+    batch = [replace(CONTEXT, id=i) for i in range(len(rules))]
+    history = []
+    for _ in range(steps):
+        shares = plan.share(batch, room)
+        history.append(shares)
+        drafts = [Draft.chain([0] * share) for share in shares]
+        counts = [rule(share) for rule, share in zip(rules, shares, strict=True)]
+        turns = [
+            Turn((Emission(0, ""),) * (count + 1), tuple(range(3 + count)), share, share)
+            for count, share in zip(counts, shares, strict=True)
+        ]
+        rows = sum(shares) + len(shares)
+        plan.observe(batch, drafts, turns, Spent(drafting * max(shares), plan.costs.of(rows), rows))
+    return history
+
+
+def never(nodes):
+    return 0
+
+
+def always(nodes):
+    return nodes
+
+
+def test_a_drafter_that_is_always_wrong_costs_a_trial_now_and_then():
+    history = [shares[0] for shares in play(planner(FLAT, most=8), [never], 4000, drafting=0.1)]
+    tries = [step for step, share in enumerate(history) if share]
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    assert sum(share > 0 for share in history[100:]) <= 3900 / LATE + 10
+    assert max(gaps) == LATE
+    assert max(history[200:]) <= 2
+
+
+def test_what_is_always_right_fills_a_flat_curve():
+    assert play(planner(FLAT), [always], 200)[-1] == [8]
+
+
+def test_a_steep_curve_is_left_alone():
+    history = play(planner(STEEP), [lambda nodes: min(nodes, 1)], 400)
+    assert history[-2] == [0]
+    assert sum(shares[0] > 0 for shares in history[100:]) < 300 / EARLY
+
+
+def test_dear_drafting_is_paid_for():
+    cheap = play(planner(FLAT), [lambda nodes: min(nodes, 2)], 200, drafting=0.01)[-2]
+    dear = play(planner(FLAT), [lambda nodes: min(nodes, 2)], 200, drafting=2.0)[-2]
+    assert cheap == [2]
+    assert dear == [0]
+
+
+def test_who_guesses_well_gets_the_nodes():
+    shares = play(planner(Costs((1, 64), (1.0, 4.0))), [always, never], 300)[-2]
+    assert shares[0] == 8
+    assert shares[1] == 0
+
+
+def test_it_comes_back_when_guesses_become_right():
+    plan = planner(FLAT)
+    assert not any(shares[0] > 2 for shares in play(plan, [never], 300, drafting=0.1)[100:])
+    assert play(plan, [always], 3 * LATE)[-2] == [8]
+
+
+def test_no_more_than_the_room():
+    for room in (0, 1, 5, 40):
+        assert all(sum(shares) <= room for shares in play(planner(FLAT), [always] * 3, 60, room=room))
+
+
+def test_drafting_is_a_line():
+    found = Drafting()
+    assert found.line() == (0.0, 0.0)
+    for nodes in (2, 4, 7, 3):
+        found.learn(nodes, 0.5 + 0.25 * nodes)
+    assert found.line() == pytest.approx((0.5, 0.25))
+    same = Drafting()
+    same.learn(4, 2.0)
+    assert same.line() == pytest.approx((0.0, 0.5))
+
+
+def test_at_least_one_node():
+    with pytest.raises(ConfigError, match="at least 1"):
+        AutoPlanner.Options(0)
