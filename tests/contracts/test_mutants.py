@@ -143,7 +143,7 @@ def mixed(monkeypatch):
 def timid(shares):
     """Leave out what an unlikely drawn token begins: whether it is judged then depends on what it is."""
     for share in shares:
-        if share.draft.q is not None and share.draft.confidence[0] < 0.3:
+        if share.draft.q is not None and share.draft.drawn_from(0).prob(share.draft.tokens[0]) < 0.3:
             share.draft = Draft()
     return right_merge(shares)
 
