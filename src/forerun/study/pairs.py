@@ -7,6 +7,7 @@ Does not: train, or choose prompts of its own; these are the benchmark's.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _contexts(tokenizer: Tokenizer, room: int, count: int) -> list[Path]:
         for item in items
         if (end := int(share * len(item.tokens))) >= _SHORTEST
     )
-    return [context for context, _ in zip(cuts, range(count), strict=False)]
+    return list(islice(cuts, count))
 
 
 def _shares(count: int) -> Sequence[float]:
