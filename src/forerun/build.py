@@ -20,6 +20,7 @@ from forerun.engine.costs import measure
 from forerun.engine.engine import Engine, Limits, Members
 from forerun.engine.grid import WIDE, Shaping
 from forerun.engine.guard import Guard
+from forerun.engine.planned import Planned
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
@@ -29,6 +30,7 @@ from forerun.models.native import cores, threads_for
 from forerun.models.spelling import Speller
 from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
+from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers import SCHEDULERS
 from forerun.trees import TREES
@@ -95,11 +97,12 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     drafter = choices.drafter.member(choices.drafter.options, replace(setup, open_drafter=guarded))
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
-    parts = Parts(guard, choices.verifier.member(choices.verifier.options), setup, far)
+    planner: Planner = choices.planner.member(choices.planner.options, setup)
+    parts = Parts(Planned(guard, planner), choices.verifier.member(choices.verifier.options), setup, far)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),
-        choices.planner.member(choices.planner.options, setup),
+        planner,
         choices.scheduler.member(choices.scheduler.options),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens

@@ -244,6 +244,37 @@ class Draft:
                 sibling[elder] = younger
         return tuple(first), tuple(sibling)
 
+    def only(self, nodes: Sequence[int]) -> "Draft":
+        """The draft without its other nodes, the given ones in ascending order; DraftError where it tears.
+
+        A node goes with its descendants and its younger siblings: what is left is drawn as it was.
+        """
+        if len(nodes) == len(self.tokens):
+            return self
+        place = {node: at for at, node in enumerate(nodes)}
+        for parent in (-1, *nodes):
+            kept = [child in place for child in self._children[parent]]
+            if sorted(kept, reverse=True) != kept:
+                raise DraftError(f"a child of node {parent} stays without an elder sibling; drop younger ones first.")
+        if any(self.parents[node] not in place and self.parents[node] >= 0 for node in nodes):
+            raise DraftError(f"nodes {list(nodes)} stay without all their parents; drop a node with its descendants.")
+        return Draft(
+            tuple(self.tokens[node] for node in nodes),
+            tuple(place.get(self.parents[node], -1) for node in nodes),
+            tuple(self.q[node] for node in nodes) if self.q is not None else None,
+            tuple(self.confidence[node] for node in nodes) if self.confidence is not None else None,
+            self.source if isinstance(self.source, str) else tuple(self.source[node] for node in nodes),
+            self.error,
+        )
+
+    def places_of(self, part: "Draft") -> list[int]:
+        """Which nodes of this draft those of `part` are, which `only` made of it."""
+        found: list[int] = []
+        for node, parent in enumerate(part.parents):
+            children = self._children[found[parent] if parent >= 0 else -1]
+            found.append(children[part.children(parent).index(node)])
+        return found
+
     def check(self, vocab: int, budget: int) -> None:
         """Raise DraftError unless this is a tree within budget whose tokens exist and could have been drawn."""
         size = len(self.tokens)

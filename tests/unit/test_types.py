@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from forerun.errors import DraftError
 from forerun.types import Dist, Draft, Sampling
 
 V = 6
@@ -84,6 +85,20 @@ def test_a_tree_knows_depths_and_sources():
     assert TREE.depths == (1, 1, 2, 2, 2, 3)
     assert Draft((1, 2), (-1, 0), source=("ngram", "suffix")).source_of(1) == "suffix"
     assert Draft((1, 2), (-1, 0), source="ngram").source_of(1) == "ngram"
+
+
+def test_a_tree_loses_nodes_with_their_descendants_and_younger_siblings():
+    q = Dist(np.array([0.5, 0.5]))
+    whole = Draft((1, 0, 1, 1), (-1, -1, 0, 1), (q, None, q, None), (0.9, 0.8, 0.7, 0.6), ("a", "b", "c", "d"))
+    part = whole.only([0, 2])
+    assert part == Draft((1, 1), (-1, 0), (q, q), (0.9, 0.7), ("a", "c"))
+    assert whole.places_of(part) == [0, 2]
+    assert whole.places_of(whole.only([0, 1, 3])) == [0, 1, 3]
+    assert whole.only(range(4)) is whole
+    with pytest.raises(DraftError, match="without an elder sibling"):
+        whole.only([1, 3])
+    with pytest.raises(DraftError, match="without all their parents"):
+        whole.only([0, 3])
 
 
 def test_greedy_is_temperature_zero():

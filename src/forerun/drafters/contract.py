@@ -32,6 +32,7 @@ class Drafter(Member):
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """What became of the drafts. `context.tokens` still ends before the verdict's tokens.
 
+        The outcome's draft is what was verified: a planner may have cut it (`Draft.only`), the rest in the same order.
         The outputs hold the logits, and the hidden states asked for, of every node, the rejected ones too.
         """
 

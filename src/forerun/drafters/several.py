@@ -66,6 +66,19 @@ class _Request:
     shares: list[_Share]
     tree: Draft = _NOTHING
 
+    def cut(self, tree: Draft) -> None:
+        """Forget what was not verified."""
+        at = {place: node for node, place in enumerate(self.tree.places_of(tree))}
+        for share in self.shares:
+            kept = list[int]()
+            for node, place in enumerate(share.places):
+                parent = share.draft.parents[node]
+                elder = [child for child in share.draft.children(parent) if child < node]
+                if place in at and (parent < 0 or parent in kept) and all(child in kept for child in elder):
+                    kept.append(node)
+            share.draft, share.places = share.draft.only(kept), [at[share.places[node]] for node in kept]
+        self.tree = tree
+
     def budget(self, number: int, left: int) -> int:
         """Nodes for one drafter, of those that are left."""
         rates = [share.acceptance for share in self.shares[number:]]
@@ -129,12 +142,15 @@ class SeveralDrafter(Drafter):
         return [request.tree for request in requests]
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        for context, outcome in zip(batch, outcomes, strict=True):
+            if outcome.draft is not None and outcome.draft is not context.state.tree:
+                context.state.cut(outcome.draft)
         for number, drafter in enumerate(self.drafters):
             contexts = [context.state.shares[number].context for context in batch]
             pairs = zip(batch, outcomes, strict=True)
             drafter.observe(contexts, [_seen(context.state, number, outcome) for context, outcome in pairs])
         for context, outcome in zip(batch, outcomes, strict=True):
-            if outcome.verdict is not None and outcome.draft is context.state.tree:
+            if outcome.verdict is not None and outcome.draft:
                 for share in context.state.shares:
                     share.learn(outcome.verdict.path)
 
@@ -187,8 +203,8 @@ def merged(shares: Sequence[_Share]) -> Draft:
 
 def _seen(request: _Request, number: int, outcome: Outcome) -> Outcome:
     """The outcome as one drafter may read it: its own draft, and after it what others guessed right, as more nodes."""
-    if outcome.verdict is None or outcome.draft is not request.tree:
-        return outcome  # nothing was judged, or another draft than the one that was proposed
+    if outcome.verdict is None:
+        return outcome
     share, tree = request.shares[number], request.tree
     own, places = share.draft, list(share.places)
     if places == list(range(len(tree))):

@@ -235,14 +235,29 @@ def test_the_first_rows_are_not_copied(held):
 
 def test_a_pass_without_the_tree_is_passed_on_as_it_is(held):
     made, context, drafters = held
-    tree, share = context.state.tree, context.state.shares[0]
+    share = context.state.shares[0]
     before = share.acceptance
     reading = Outcome(Work(0, (1, 2)), Output(torch.zeros(0, 3), (), ()))
     dropped = replace(outcome_of(context.state, (), 1), draft=Draft())
     made.observe([context], [reading])
     made.observe([context], [dropped])
     assert [drafter.told for drafter in drafters] == [[reading, dropped]] * 3
-    assert (context.state.tree, share.acceptance) == (tree, before)
+    assert share.acceptance == before
+
+
+def test_what_was_cut_is_forgotten_by_everybody(held):
+    made, context, drafters = held
+    tree = context.state.tree
+    part = tree.only([0, 1, 3])
+    made.observe([context], [outcome_of(replace(context.state, tree=part), (0, 1), 2)])
+    assert context.state.tree == part
+    for drafter, share in zip(drafters, context.state.shares, strict=True):
+        seen = drafter.told[0]
+        own = len(share.draft)
+        assert seen.draft.tokens[:own] == share.draft.tokens
+        assert [part.tokens[place] for place in share.places] == list(share.draft.tokens)
+        assert [seen.draft.tokens[node] for node in seen.verdict.path] == [part.tokens[node] for node in (0, 1)]
+        assert len(seen.output.logits) == 1 + len(seen.draft)
 
 
 @pytest.mark.parametrize("where", range(6))
