@@ -246,6 +246,9 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    m.def("race", [](const Floats& p, uint32_t first, uint32_t second) {
+        return usable().front()->race(p.data(), (int64_t)p.size(), first, second);
+    });
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 
