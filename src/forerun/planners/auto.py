@@ -1,61 +1,137 @@
 """As many nodes as bring the most tokens per second, by what passes cost and what became of earlier drafts.
 
-A pass of n rows takes T(n) seconds, measured when the planner is made and scaled by how the passes go now; drafting
-takes a constant and a share per node of the longest draft, fitted as it goes. How often node i of a draft exists and
-is accepted is counted per request, with older steps counting less, on top of what all requests say. Then nodes are
-taken in falling order of their chances, over all requests, as far as tokens per second rise: a knapsack of equal
-weights. Now and then a little more is drafted than pays, because what is never tried is never learnt; less often
-where it was in vain.
-Does not: know what a drafter thinks of its own nodes; choose between drafters; give a seed the same text twice where
-the verifier is not `match`, because measured times differ.
+A pass of n rows takes T(n) seconds, measured when there is a first draft and scaled by how the passes go now; drafting
+takes a constant and a share per node of the longest draft, fitted as it goes. How often a node is accepted if its
+parent is, is counted by who guessed it, how deep and with which confidence; so a draft that was made is cut to the
+nodes that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request, and of all,
+have been worth by that measure. Both times nodes are taken in falling order of their chances, as far as tokens per
+second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays is drafted
+and verified now and then, unless drafts have cost more than they brought by a share of all the time.
+Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
+times differ.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from math import sqrt
 
 import numpy as np
 
 from forerun.errors import ConfigError
 from forerun.planners.contract import Planner, Spent
-from forerun.types import Context, Draft, Facts, Floats, Setup, Turn
+from forerun.types import Context, Costs, Draft, Facts, Floats, Setup, Turn
 
 MEMORY = 0.97  # what a step counts for after the next one
-PRIOR = 4.0  # steps that the general opinion weighs in a request
-FIRST = 0.5  # what is thought of the first node before anything was drafted
-EARLY, LATE = 16, 512  # steps between trials: at first, and where they were in vain
+STALE = 0.3  # what all counts for, at least, after a time without news
+PRIOR = 2.0  # observations that an opinion weighs against the more special one
+HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
+DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
+YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every few steps only, for the time it takes
+PATIENCE = 8  # steps between trials of a request
 TRIED = 2  # nodes more, in a trial
+VAIN = 0.005  # of the time, that drafts may have cost beyond what they brought
 REMEMBERED = 4096  # requests
+REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
+
+
+def faded(steps: int) -> float:
+    """What older counts are worth now."""
+    return max(MEMORY**steps, STALE)
+
+
+@dataclass(eq=False, slots=True)
+class Count:
+    """How often something was seen, and happened, lately."""
+
+    asked: float = 0.0
+    happened: float = 0.0
+    step: int = 0  # of the latest news
+
+    def learn(self, happened: float, step: int) -> None:
+        share, self.step = faded(step - self.step) if step > self.step else 1.0, step
+        self.asked, self.happened = share * self.asked + 1, share * self.happened + happened
+
+    def rate(self, opinion: float) -> float:
+        """How often it happens; `opinion` where little is known."""
+        return (self.happened + PRIOR * opinion) / (self.asked + PRIOR)
+
+
+class Trust:
+    """How often nodes of one source are accepted if their parent is, by depth and confidence."""
+
+    def __init__(self) -> None:
+        self.bins = [Count() for _ in range(BINS + 1)]  # the last: no confidence given
+        self.cells = [[Count() for _ in range(BINS + 1)] for _ in range(DEPTHS)]
+
+    def chance(self, depth: int, place: int) -> float:
+        """Where nothing is known, kinder than the confidence: what is too high is soon found out."""
+        guess = (place + 0.5) / BINS if place < BINS else HOPE
+        return self.cells[depth][place].rate(self.bins[place].rate(guess))
+
+    def learn(self, depth: int, place: int, accepted: float, step: int) -> None:
+        self.bins[place].learn(accepted, step)
+        self.cells[depth][place].learn(accepted, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A draft before it was cut."""
+
+    asked: int  # nodes for which there was room
+    worth: Sequence[float] = ()
+    kept: Sequence[int] = ()
+    luck: float = 1.0  # that was counted with
 
 
 @dataclass(eq=False)
 class Record:
-    """What became of the nodes of drafts, by their number: [most] each."""
+    """What drafts of one request, or of all, were worth, by the number of a node in its draft: [most] each."""
 
     most: int
-    asked: Floats = field(init=False)
-    made: Floats = field(init=False)
-    accepted: Floats = field(init=False)
+    worth: list[Count] = field(init=False)  # the chance that it is accepted; 0 where it is not verified
+    kept: list[Count] = field(init=False)  # whether it was verified
+    expected: float = 2 * PRIOR  # tokens, if this request were like all
+    accepted: float = 2 * PRIOR
+    drafts: int = 0
+    tried: int = 0  # step of the latest trial
 
     def __post_init__(self) -> None:
-        self.asked, self.made, self.accepted = (np.zeros(self.most) for _ in range(3))
+        self.worth, self.kept = ([Count() for _ in range(self.most)] for _ in range(2))
 
-    def learn(self, asked: int, made: int, path: Sequence[int]) -> None:
-        """One draft of `made` nodes, for which there was room for `asked`."""
-        for counts in (self.asked, self.made, self.accepted):
-            np.multiply(counts, MEMORY, out=counts)
-        self.asked[:asked] += 1
-        self.made[:made] += 1
-        self.accepted[list(path)] += 1
+    def learn(self, made: Made, accepted: int, step: int) -> None:
+        """One draft, of which so many tokens were accepted."""
+        self.drafts, kept = self.drafts + 1, set(made.kept)
+        for node in range(made.asked):
+            self.worth[node].learn(made.worth[node] if node in kept else 0.0, step)
+            self.kept[node].learn(node in kept, step)
+        self.expected += sum(made.worth[node] for node in made.kept) / made.luck
+        self.accepted += accepted
+        if self.expected > REMEMBERED_TOKENS:
+            self.accepted *= REMEMBERED_TOKENS / self.expected
+            self.expected = REMEMBERED_TOKENS
 
-    def chances(self, general: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """How often each node is made, and is accepted, where little is known as `general` has it."""
-        made, accepted = general
-        return (
-            (self.made + PRIOR * made) / (self.asked + PRIOR),
-            (self.accepted + PRIOR * accepted) / (self.asked + PRIOR),
+    @property
+    def luck(self) -> float:
+        """How many tokens were accepted for each that was expected."""
+        return self.accepted / self.expected
+
+    def over(self, general: tuple[list[float], list[float]]) -> tuple[list[float], list[float]]:
+        """What each node is worth, and how often it is verified; where little is known, as `general` has it."""
+        worth, kept = (
+            [count.rate(opinion) for count, opinion in zip(counts, opinions, strict=True)]
+            for counts, opinions in zip((self.worth, self.kept), general, strict=True)
         )
+        return worth, kept
+
+    def hoped(self) -> tuple[list[float], list[float]]:
+        """The same of all requests: a node of which nothing is known follows on the one before it."""
+        worth, before = list[float](), 1.0
+        for count in self.worth:
+            before = count.rate(HOPE * before)
+            worth.append(before)
+        return worth, [count.rate(1.0) for count in self.kept]
 
 
 @dataclass(eq=False)
@@ -93,62 +169,76 @@ class AutoPlanner(Planner):
                 raise ConfigError(f"planner 'auto': most is {self.most}; give at least 1, or planner='fixed:nodes=0'.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.costs = options, setup.costs()
-        self.everybody, self.drafting = Record(options.most), Drafting()
+        self.options, self.setup = options, setup
+        self.everybody, self.drafting, self.trust = Record(options.most), Drafting(), dict[str, Trust]()
         self.requests = OrderedDict[int, Record]()
-        self.given = dict[int, int]()  # of the step that is under way
-        self.best: tuple[tuple[int, ...], int, list[int]] | None = None  # requests, room, shares; as long as it holds
-        self.slow, self.steps, self.pause, self.trial = 1.0, 0, EARLY, EARLY
+        self.made = dict[int, Made]()  # in the step that is under way
+        self.trying = set[int]()  # requests, in this step
+        self.close, self.young = True, True  # whether this step is looked at closely; whether some request is new
+        self.shares: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])  # requests, room, and what each gets
+        self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
+        self.slow, self.time, self.vain = 1.0, 0.0, 0.0  # seconds of all steps, and those that drafts have lost
         self.passes = cache(self._passes)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Of passes; measured when there is a draft to weigh."""
+        return self.setup.costs()
+
+    # before drafting
 
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
         if not batch:
             return []
         self.steps += 1
-        ids = tuple(context.id for context in batch)
-        if self.best is None or self.best[:2] != (ids, room):
-            self.best = ids, room, self._best(batch, room)
-        shares = self.best[2]
-        if self.steps >= self.trial:
-            self.pause = EARLY if any(shares) else min(2 * self.pause, LATE)
-            self.trial = self.steps + self.pause
-            most = min(self.options.most, room // len(batch))
-            shares = [max(share, min(share + TRIED, most)) for share in shares]
-            if sum(shares) > room:
-                shares = self.best[2]
-        self.given = dict(zip(ids, shares, strict=True))
+        ids = tuple([context.id for context in batch])
+        self.trying.clear()
+        same = self.shares[:2] == (ids, room)
+        self.close = not same or self.young or self.steps % APART == 0
+        if not self.close:
+            return list(self.shares[2])
+        if not same or self.steps % APART == 0:
+            self.shares = ids, room, self._best(batch, room)
+            self.young = any(self._record(number).drafts < YOUNG for number in ids)
+        shares = self.shares[2]
+        if self.trust and self.vain <= VAIN * self.time:
+            shares = self._tried(ids, shares, room)
+        self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
 
+    def _tried(self, ids: Sequence[int], shares: list[int], room: int) -> list[int]:
+        """Some nodes more for requests that had no trial for a while."""
+        most, left = min(self.options.most, room // len(ids)), room - sum(shares)
+        for i, number in enumerate(ids):
+            record = self._record(number)
+            more = min(TRIED, most - shares[i], left)
+            if self.steps >= record.tried + PATIENCE and more >= 0:
+                record.tried, shares, left = self.steps, [*shares[:i], shares[i] + more, *shares[i + 1 :]], left - more
+                self.trying.add(number)
+        return shares
+
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
-        """Nodes in falling order of their chances, as far as tokens per second rise."""
-        general = self._general()
-        made, accepted = zip(*(self._record(context.id).chances(general) for context in batch), strict=True)
-        chances = np.minimum.accumulate(np.array(accepted), axis=1)  # a node is not worth more than those before it
-        order = np.argsort(-chances, axis=None, kind="stable")[:room]
-        longest = np.maximum.accumulate(order % self.options.most + 1)
+        """Nodes in falling order of what they are worth, as far as tokens per second rise; all, before any draft."""
+        most = self.options.most
+        if not self.trust:
+            return [min(most, room // len(batch))] * len(batch)
+        general = self.everybody.hoped()
+        worth, kept = zip(*(self._record(context.id).over(general) for context in batch), strict=True)
+        worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
+        order = np.argsort(-worths, axis=None, kind="stable")[:room]
+        longest = np.maximum.accumulate(order % most + 1)
         constant, each = self.drafting.line()
-        rows = np.concatenate(([0.0], np.cumsum(np.array(made).ravel()[order])))
+        rows = np.concatenate(([0.0], np.cumsum(np.array(kept).ravel()[order])))
         seconds = self.slow * np.interp(rows, np.arange(len(order) + 1), self.passes(len(batch), len(order)))
         seconds[1:] += constant + each * longest
-        tokens = len(batch) + np.concatenate(([0.0], np.cumsum(chances.ravel()[order])))
+        tokens = len(batch) + np.concatenate(([0.0], np.cumsum(worths.ravel()[order])))
         count = int((tokens / seconds).argmax())
-        shares: list[int] = np.bincount(order[:count] // self.options.most, minlength=len(batch)).tolist()
+        shares: list[int] = np.bincount(order[:count] // most, minlength=len(batch)).tolist()
         return shares
 
     def _passes(self, rows: int, more: int) -> Floats:
         """Seconds of passes of `rows` and up to `more` rows more."""
         return np.array([self.costs.of(rows + extra) for extra in range(more + 1)])
-
-    def _general(self) -> tuple[Floats, Floats]:
-        """What all requests say: a node of which nobody knows anything follows as the first one did."""
-        made, accepted, record = np.ones(self.options.most), np.empty(self.options.most), self.everybody
-        chance, first = 1.0, FIRST
-        for i in range(self.options.most):
-            chance = (record.accepted[i] + first * chance) / (record.asked[i] + 1)
-            first = chance if i == 0 else first
-            accepted[i] = chance
-            made[i] = (record.made[i] + 1) / (record.asked[i] + 1)
-        return made, accepted
 
     def _record(self, request: int) -> Record:
         record = self.requests.get(request)
@@ -158,17 +248,103 @@ class AutoPlanner(Planner):
                 self.requests.popitem(last=False)
         return record
 
+    # between drafting and the pass
+
+    def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """The nodes that pay, over all drafts; some more in a trial."""
+        if not any(drafts):
+            return drafts
+        if not self.close:
+            return [self._quickly(context, draft) for context, draft in zip(batch, drafts, strict=True)]
+        lucks = [self._record(context.id).luck for context in batch]
+        worths = [self._worth(draft, luck) for draft, luck in zip(drafts, lucks, strict=True)]
+        taken = self._paying(worths)
+        for i, context in enumerate(batch):
+            if context.id in self.trying and len(taken[i]) < min(TRIED, len(drafts[i])):
+                order = sorted(range(len(drafts[i])), key=lambda node, i=i: -worths[i][node])  # type: ignore[misc]
+                taken[i] = order[:TRIED]
+            taken[i].sort()
+            self.made[context.id] = Made(self.made[context.id].asked, worths[i], taken[i], lucks[i])
+        return [draft.only(nodes) for draft, nodes in zip(drafts, taken, strict=True)]
+
+    def _quickly(self, context: Context, draft: Draft) -> Draft:
+        """What is worth as much as the last node that paid when this was looked at closely."""
+        worth = self._worth(draft, self._record(context.id).luck)
+        if min(worth, default=1.0) >= self.floor:
+            return draft
+        return draft.only([node for node, value in enumerate(worth) if value >= self.floor])
+
+    def _worth(self, draft: Draft, luck: float) -> list[float]:
+        """Of every node, the chance that it is accepted; no more than that of its elder siblings."""
+        found, cap = list[float](), dict[int, float]()
+        for node, parent in enumerate(draft.parents):
+            chance = self._trust(draft.source_of(node)).chance(*cell(draft, node))
+            reach = min(chance * (found[parent] if parent >= 0 else luck), cap.get(parent, 1.0))
+            found.append(reach)
+            cap[parent] = reach
+        return found
+
+    def _trust(self, source: str) -> Trust:
+        if source not in self.trust:
+            self.trust[source] = Trust()
+        return self.trust[source]
+
+    def _paying(self, worths: Sequence[list[float]]) -> list[list[int]]:
+        """Per draft, the nodes among the likeliest of all with which tokens per second are highest."""
+        order = sorted((-worth, i, node) for i, draft in enumerate(worths) for node, worth in enumerate(draft))
+        running = len(self.shares[0])
+        constant, each = self.drafting.line()
+        spent, passes = constant + each * max(map(len, worths)), self.passes(running, len(order) + 1).tolist()
+        tokens, count = float(running), 0
+        best = tokens / (spent + self.slow * passes[0])
+        for number, (worth, _, _) in enumerate(order, 1):
+            tokens -= worth
+            rate = tokens / (spent + self.slow * passes[number])
+            if rate > best:
+                best, count = rate, number
+        self.floor = best * self.slow * (passes[count + 1] - passes[count])
+        taken: list[list[int]] = [[] for _ in worths]
+        for _, i, node in order[:count]:
+            taken[i].append(node)
+        return taken
+
+    # after the pass
+
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        self.time += spent.running + spent.drafting
+        if not (self.trust and self.close):
+            return
         self.slow += (1 - MEMORY) * (spent.running / self.costs.of(spent.rows) - self.slow)
-        longest = 0
+        longest, first, accepted = 0, False, 0
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
-            asked = self.given.get(context.id, 0)
-            if asked == 0:
+            made = self.made.get(context.id)
+            if made is None:
                 continue
-            pending = len(turn.keep) + 1 - len(turn.emissions)
-            path = [row - pending for row in turn.keep[pending:]]
-            for record in (self.everybody, self._record(context.id)):
-                record.learn(asked, len(draft), path)
-            longest, self.best = max(longest, len(draft)), None
-        if longest:
+            path = self._learn(context.id, made, draft, turn)
+            longest, accepted = max(longest, len(made.worth)), accepted + path
+            first |= self._record(context.id).drafts == 1
+        if longest and not first:  # a request's first draft has its prompt to read
             self.drafting.learn(longest, spent.drafting)
+        if longest:
+            alone = self.slow * self.costs.of(len(batch))
+            lost = spent.drafting * (not first) + spent.running - alone * (1 + accepted / len(batch))
+            self.vain = max(self.vain + lost, 0.0)
+
+    def _learn(self, request: int, made: Made, draft: Draft, turn: Turn) -> int:
+        """What became of one draft; how many of its tokens were accepted."""
+        pending = len(turn.keep) + 1 - len(turn.emissions)
+        path = {row - pending for row in turn.keep[pending:]}
+        for record in (self.everybody, self._record(request)):
+            record.learn(made, len(path), self.steps)
+        for node, parent in enumerate(draft.parents):
+            if parent < 0 or parent in path:
+                self._trust(draft.source_of(node)).learn(*cell(draft, node), node in path, self.steps)
+        return len(path)
+
+
+def cell(draft: Draft, node: int) -> tuple[int, int]:
+    """Where a node is counted: its depth, and its confidence or that there is none."""
+    depth = min(draft.depths[node], DEPTHS) - 1
+    if draft.confidence is None:
+        return depth, BINS
+    return depth, min(int(sqrt(max(draft.confidence[node], 0.0)) * BINS), BINS - 1)
