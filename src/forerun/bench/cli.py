@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from forerun.cli import config_options, sampling_options, split
+from forerun.config import Config
 
 Command = Callable[..., Any]
 
@@ -80,7 +81,8 @@ def _order(values: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]
     categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
     rest = {k: v for k, v in values.items() if k not in {*own, "categories", "out", "drafter"}}
     config, sampling = split(rest)
-    return Order(categories=categories, drafters=values["drafter"] or ("auto",), **own), config, sampling
+    drafters = values["drafter"] or (config.get("drafter", Config.drafter),)
+    return Order(categories=categories, drafters=drafters, **own), config, sampling
 
 
 def _finish(found: dict[str, Any], folder: Path | None) -> None:
