@@ -8,7 +8,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +46,9 @@ def program() -> None:
     """Text from language models, faster than one token per step, and provably the model's own."""
 
 
-def config_options(command: Command) -> Command:
-    """One flag per field of Config, and one for a file of them."""
-    for f in reversed(dataclasses.fields(Config)):
+def config_options(command: Command, without: Container[str] = ()) -> Command:
+    """One flag per field of Config, and one for a file of them; `without` those that a command says in its own way."""
+    for f in [f for f in reversed(dataclasses.fields(Config)) if f.name not in without]:
         text = f"{f.metadata['help']} [{f.default}]"
         command = click.option(f"--{f.name.replace('_', '-')}", f.name, type=type(f.default), help=text)(command)
     return click.option("--config", metavar="FILE", help="TOML with such values, as forerun tune writes it.")(command)

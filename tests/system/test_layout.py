@@ -50,6 +50,7 @@ LAYERS = {
         "bench",
         "study",
         "train",
+        "tune",
         "quantize",
         "__init__",
         "__main__",

@@ -188,7 +188,7 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
-    own["nodes"] = _budgets(own["nodes"])
+    own["nodes"] = budgets(own["nodes"])
     own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
@@ -289,7 +289,7 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     click.echo(as_json(found))
 
 
-def _budgets(text: str) -> list[int]:
+def budgets(text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):

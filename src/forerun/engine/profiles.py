@@ -97,7 +97,7 @@ def read(path: Path, about: Mapping[str, Any]) -> Costs | None:
         if not whole or content["format"] != FORMAT or content["subject"] != about:
             return None
         found = content["costs"]
-        costs = Costs(*(tuple(found[name]) for name in ("rows", "seconds", "slopes")), found["context"])
+        costs = Costs(tuple(found["rows"]), tuple(found["seconds"]), tuple(found["slopes"]), found["context"])
         return costs if _sound(costs) else None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
