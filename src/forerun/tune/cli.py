@@ -21,7 +21,13 @@ from forerun.cli import config_options, sampling_options, split
 @click.option("--only", is_flag=True, help="No others than these.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Rounds per prompt.")
 @click.option("--inflate", metavar="SIZE", help="Measure at the cost of a bigger model: 350M, 1B.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default="forerun.toml", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="forerun.toml",
+    show_default=True,
+    help="Config file to write.",
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="PNG [beside --out].")
 @partial(config_options, without=("model", "drafter"))
 @sampling_options

@@ -93,7 +93,7 @@ class Curves:
     def of(self, model: Model) -> Costs:
         """Measured now, and kept for whoever asks later."""
         info = model.info
-        name = f"{info.name}, {info.rounded or str(info.layout.dtype).removeprefix('torch.')}"
+        name = f"{Path(info.name).name}, {info.rounded or str(info.layout.dtype).removeprefix('torch.')}"
         if name not in self.known:
             length = min(self.config.context_length or info.context_length, info.context_length)
             self.known[name] = costs_of(self.config, model, length, SECONDS)
