@@ -6,6 +6,7 @@ The only place that knows all families; the engine knows contracts, and members 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,7 +195,12 @@ def costs_of(config: Config, model: Model, length: int, seconds: float | None = 
         passes=[config.passes, config.attention],
         room=room,
     )
-    return profiles.recall(profiles.folder(config.profiles), about, measured, anew=seconds is not None)
+    return profiles.recall(_profiles(config.profiles), about, measured, anew=seconds is not None)
+
+
+def _profiles(choice: str) -> Path | None:
+    """The folder in which costs are kept; None where they are not."""
+    return profiles.folder() if choice == "auto" else None if choice == "off" else Path(choice).expanduser()
 
 
 _SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the nodes of a draft near its end

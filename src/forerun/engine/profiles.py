@@ -30,14 +30,10 @@ FORMAT = 1
 _LOG = logging.getLogger("forerun")
 
 
-def folder(choice: str) -> Path | None:
-    """Where files are kept: auto is the user's cache folder, off is nowhere; else a folder."""
-    if choice == "off":
-        return None
-    if choice != "auto":
-        return Path(choice).expanduser()
+def folder() -> Path | None:
+    """Where a user's caches lie; None where nobody's home is known."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with suppress(RuntimeError):  # nobody's home is known
+    with suppress(RuntimeError):
         return (base if base.is_absolute() else Path.home() / ".cache") / "forerun" / "costs"
     return None
 

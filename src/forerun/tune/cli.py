@@ -26,12 +26,11 @@ from forerun.cli import config_options, sampling_options, split
     type=click.Path(dir_okay=False, path_type=Path),
     default="forerun.toml",
     show_default=True,
-    help="Config file to write.",
+    help="Config file to write; the plot goes beside it.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="PNG [beside --out].")
 @partial(config_options, without=("model", "drafter"))
 @sampling_options
-def command(model: str, nodes: str | None, out: Path, plot: Path | None, **values: Any) -> None:  # noqa: ANN401
+def command(model: str, nodes: str | None, out: Path, **values: Any) -> None:  # noqa: ANN401
     """Find the fastest drafter, tree and budget for MODEL on one's own prompts, and write it to a config file.
 
     Passes are profiled; settings run in turns with plain decoding; what costs predict is shown beside what was
@@ -45,6 +44,6 @@ def command(model: str, nodes: str | None, out: Path, plot: Path | None, **value
     config = {**config, "model": search.place(model)}
     found = search.tune(search.Order(nodes=budgets(nodes) if nodes else (), **own), config, sampling)
     report.show(found)
-    for path in report.write(found, config, out, plot or out.with_suffix(".png")):
+    for path in report.write(found, config, out):
         click.echo(f"wrote {path}", err=True)
     click.echo(as_json(found))

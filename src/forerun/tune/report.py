@@ -46,11 +46,12 @@ def remarks(found: Report) -> list[str]:
     ]
 
 
-def write(found: Report, config: Mapping[str, Any], out: Path, plot: Path) -> list[Path]:
-    """The config file and the plot."""
-    write_whole(out, toml(found, config).encode(), "name another file with --out")
-    write_whole(plot, picture(found), "name another file with --plot")
-    return [out, plot]
+def write(found: Report, config: Mapping[str, Any], out: Path) -> list[Path]:
+    """The config file, and the plot beside it."""
+    contents = {out: toml(found, config).encode(), out.with_suffix(".png"): picture(found)}
+    for path, content in contents.items():
+        write_whole(path, content, "name another file with --out")
+    return list(contents)
 
 
 def toml(found: Report, config: Mapping[str, Any]) -> str:

@@ -111,8 +111,10 @@ def test_a_folder_in_the_files_place_is_no_file(tmp_path):
 
 def test_off_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for found in (COSTS, OTHER):
-        assert recall(folder("off"), ABOUT, lambda found=found: found) == found
+        assert recall(None, ABOUT, lambda found=found: found) == found
+    LLM("toy:1", planner="free", profiles="off")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,19 +128,26 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cache", "choice", "expected"),
+    ("cache", "expected"),
     [
-        ("/cache", "auto", "/cache/forerun/costs"),
-        ("", "auto", "/home/me/.cache/forerun/costs"),
-        ("relative", "auto", "/home/me/.cache/forerun/costs"),
-        ("/cache", "/mine", "/mine"),
-        ("/cache", "~/mine", "/home/me/mine"),
+        ("/cache", "/cache/forerun/costs"),
+        ("", "/home/me/.cache/forerun/costs"),
+        ("relative", "/home/me/.cache/forerun/costs"),
     ],
 )
-def test_the_folder_is_the_users_cache_unless_one_is_named(monkeypatch, cache, choice, expected):
+def test_the_folder_is_the_users_cache(monkeypatch, cache, expected):
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     monkeypatch.setenv("HOME", "/home/me")
-    assert folder(choice) == Path(expected)
+    assert folder() == Path(expected)
+
+
+def test_an_engine_keeps_costs_there_unless_a_folder_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    LLM("toy:1", planner="free")
+    assert len(list((tmp_path / "cache/forerun/costs").glob("*.json"))) == 1
+    LLM("toy:1", planner="free", profiles="~/mine")
+    assert len(list((tmp_path / "home/mine").glob("*.json"))) == 1
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch):
@@ -147,7 +156,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
 
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(profiles.Path, "home", nobody)
-    assert folder("auto") is None
+    assert folder() is None
 
 
 def test_the_subject_tells_models_precisions_and_versions_apart(monkeypatch):
