@@ -186,7 +186,7 @@ def costs_of(config: Config, model: Model, length: int, seconds: float | None = 
 
     def measured() -> Costs:
         runner = _runner(model, choose(CACHES, "contiguous"), replace(config, max_requests=2), room)
-        return measure(runner, room, seconds or SECONDS)
+        return measure(runner, room, SECONDS if seconds is None else seconds)
 
     about = profiles.subject(
         info,

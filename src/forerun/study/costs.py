@@ -5,7 +5,7 @@ A pass reads every weight once and multiplies it with every row. `ideal` takes t
 tile sizes (Matrix Multiplication Background, NVIDIA DU-09799). Beside it stands what Spec-Bench measured with mean
 accepted tokens as it reports them; nothing is fitted to those.
 Does not: count split sums over the inputs, attention's arithmetic, drafting, or judging; know what a framework adds,
-but for the one figure that is published: 40.24 tokens/s of plain decoding on an A100 (Spec-Bench, issue 4).
+but for the one figure that is published: 40.24 tokens/s of plain decoding on an A100 (hemingkx/Spec-Bench#4).
 """
 
 from collections.abc import Iterator, Sequence

@@ -120,7 +120,7 @@ def race(
 ) -> list[list[Pair]]:
     """Per setting, every group in every round beside plain decoding in the same round, which comes first in `entrants`.
 
-    Texts that end with their first token say nothing about speed, and are left out.
+    Texts that are whole after their first step say nothing about speed, and are left out.
     """
     for entrant in entrants:
         run(entrant, groups[0], replace(sampling, max_tokens=_WARM_UP_TOKENS))
@@ -137,7 +137,7 @@ def race(
                     if found[0].tokens and found[who].tokens:
                         held.append((found[who], found[0]))
     if not all(pairs):
-        raise ConfigError("every text ended with its first token, which says nothing; give longer --max-tokens.")
+        raise ConfigError("every text was whole after its first step, which says nothing of speed; give more --max-tokens.")
     return pairs
 
 
