@@ -137,7 +137,7 @@ def race(
                     if found[0].tokens and found[who].tokens:
                         held.append((found[who], found[0]))
     if not all(pairs):
-        raise ConfigError("every text was whole after its first step, which says nothing of speed; give more --max-tokens.")
+        raise ConfigError("every text was whole after its first step, which says nothing; give more --max-tokens.")
     return pairs
 
 

@@ -79,10 +79,7 @@ def test_the_usual_settings_that_fit_are_tried(tune):
         (["--prompts", "prompts.txt", "--planner", "fixd"], "no planner 'fixd'; did you mean 'fixed'"),
         (["--prompts", "prompts.txt", "--only"], "forerun: --only leaves nothing to try; name what is to be tried"),
         (["--prompts", "prompts.txt", "--nodes", "0"], "--nodes is '0'; give whole numbers of 1 or more"),
-        (
-            ["--prompts", "prompts.txt", "--max-tokens", "1", *SMALL],
-            "every text was whole after its first step",
-        ),
+        (["--prompts", "prompts.txt", "--max-tokens", "1", *SMALL], "every text was whole after its first step"),
         (["--prompts", "prompts.txt", "--config", "none.toml"], "forerun: config file 'none.toml' cannot be read"),
         (["--prompts", "prompts.txt", "--inflate", "9Q"], "forerun: toy:0:3 cannot be enlarged"),
         (["--prompts", "prompts.txt", "--out", "prompts.txt/a", *SMALL], "forerun: cannot write 'prompts.txt/a'"),
