@@ -117,6 +117,34 @@ def roofline_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def costs_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per case and GPU."""
+    names = ("ideal", "tiles", "waves", "framework", "measured")
+    return [
+        (
+            *(c["method"], c["model"], c["gpu"], str(c["rows"]), f"{c['accepted']:.2f}"),
+            " / ".join(f"{ms:.1f}" for ms in c["ms"]),
+            *(f"{c[name]:.2f}" for name in names),
+            f"{c['error']:+.0%}",
+        )
+        for c in report["cases"]
+    ]
+
+
+def tune_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per setting, the fastest first."""
+    figures = ("tokens_per_step", "rows_per_step", "pass_ms", "drafting_ms")
+    return [
+        (
+            *(f"`{r['drafter']}`", f"`{r['planner']}`"),
+            *(f"{r[name]:.2f}" for name in figures),
+            *(spread(r[name], 2) for name in ("predicted", "measured")),
+            f"{r['error']:+.0%}",
+        )
+        for r in sorted(report["rows"], key=lambda r: -r["measured"]["median"])
+    ]
+
+
 def quality_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per precision."""
     return [
@@ -230,11 +258,21 @@ FIDELITY = (
     *("sampled: nats per token", "over plain sampling", "over what the model expects"),
     *("tokens per step, greedy / sampled", "over the exact rule"),
 )
+COSTS = (
+    *("method", "model", "GPU", "rows", "accepted", "T(1) / T(rows), ms", "ideal", "tiles", "waves"),
+    *("framework", "measured", "waves, off by"),
+)
+TUNE = (
+    *("drafter", "planner", "tokens per step", "rows per step", "T(rows), ms", "drafting, ms"),
+    *("predicted", "measured", "off by"),
+)
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 TABLES = {
+    "costs": (COSTS, costs_rows),
+    "tune": (TUNE, tune_rows),
     "trees": (TREES, tree_rows),
     "verify": (VERIFY, verify_rows),
     "acceptance": (("shape", "k"), acceptance_rows),

@@ -10,6 +10,15 @@ import pytest
 import torch
 from hypothesis import settings
 
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_folder(tmp_path_factory):
+    """What is measured here is kept for the tests of one run, and not in the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 settings.register_profile("forerun", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("forerun")  # the same examples every time: a red run can be run again
 # Before a release: `--hypothesis-profile thorough`. Tests count their examples in multiples of the profile's.

@@ -6,6 +6,7 @@ The only place that knows all families; the engine knows contracts, and members 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import Drafter
-from forerun.engine.costs import measure
+from forerun.engine import profiles
+from forerun.engine.costs import FAR, SECONDS, WIDTHS, measure
 from forerun.engine.engine import Engine, Limits, Members
 from forerun.engine.grid import WIDE, Shaping
 from forerun.engine.guard import Guard
@@ -154,8 +156,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
 
     @cache
     def costs() -> Costs:
-        alone = replace(config, max_requests=1)
-        return measure(_runner(model, choose(CACHES, "contiguous"), alone, length), length)
+        return costs_of(config, model, length)
 
     def open_tree(spelled: str) -> Tree:
         choice = choose(TREES, spelled)
@@ -179,6 +180,29 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
         companion=model.info.companion,
     )
     return setup
+
+
+def costs_of(config: Config, model: Model, length: int, seconds: float | None = None) -> Costs:
+    """What passes of a model cost: as it was measured before on this machine, or now; with `seconds` now, that long."""
+    info, room = model.info, length if config.passes == "invariant" else min(length, FAR + max(WIDTHS))
+
+    def measured() -> Costs:
+        runner = _runner(model, choose(CACHES, "contiguous"), replace(config, max_requests=2), room)
+        return measure(runner, room, SECONDS if seconds is None else seconds)
+
+    about = profiles.subject(
+        info,
+        cores=cores(),
+        threads=config.threads or threads_for(info.weight_bytes),
+        passes=[config.passes, config.attention],
+        room=room,
+    )
+    return profiles.recall(_profiles(config.profiles), about, measured, anew=seconds is not None)
+
+
+def _profiles(choice: str) -> Path | None:
+    """The folder in which costs are kept; None where they are not."""
+    return profiles.folder() if choice == "auto" else None if choice == "off" else Path(choice).expanduser()
 
 
 _SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the nodes of a draft near its end

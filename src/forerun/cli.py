@@ -8,14 +8,14 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun.config import Config
+from forerun.config import Config, read_file
 from forerun.errors import ForerunError
 from forerun.types import Event, Sampling
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-_MOUNTED = {name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train")}
+_MOUNTED = {name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train", "tune")}
 
 
 class _Commands(click.Group):
@@ -46,12 +46,12 @@ def program() -> None:
     """Text from language models, faster than one token per step, and provably the model's own."""
 
 
-def config_options(command: Command) -> Command:
-    """One flag per field of Config."""
-    for f in reversed(dataclasses.fields(Config)):
+def config_options(command: Command, without: Container[str] = ()) -> Command:
+    """One flag per field of Config, and one for a file of them; `without` those that a command says in its own way."""
+    for f in [f for f in reversed(dataclasses.fields(Config)) if f.name not in without]:
         text = f"{f.metadata['help']} [{f.default}]"
         command = click.option(f"--{f.name.replace('_', '-')}", f.name, type=type(f.default), help=text)(command)
-    return command
+    return click.option("--config", metavar="FILE", help="TOML with such values, as forerun tune writes it.")(command)
 
 
 def sampling_options(command: Command) -> Command:
@@ -74,10 +74,12 @@ def _scalars(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type
 
 
 def split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Flags that were given -> keywords of Config and of Sampling."""
+    """Flags that were given, before the file that they name -> keywords of Config and of Sampling."""
     given = {k: v for k, v in values.items() if v is not None and v != ()}
+    file = given.pop("config", None)
     config = {k: v for k, v in given.items() if k in {f.name for f in dataclasses.fields(Config)}}
-    return config, {k: v for k, v in given.items() if k not in config}
+    sampling = {k: v for k, v in given.items() if k not in config}
+    return (config if file is None else {**read_file(file), **config}), sampling
 
 
 def open_llm(config: dict[str, Any]) -> "LLM":

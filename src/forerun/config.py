@@ -1,14 +1,17 @@
-"""One frozen Config, and the only parser of keywords, flags and method spellings.
+"""One frozen Config, and the only parser of keywords, flags, files and method spellings.
 
 A method is spelled `name` or `name:option=value,option=value`. Every default stands once: here, or in the method's
 own Options. What is not known is refused with the nearest name that is.
+A config file is TOML whose keys are the fields of Config; what is said beside it, by keyword or flag, goes first.
 Does not: read configuration from file names or the environment.
 """
 
 import math
+import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from forerun.errors import ConfigError, RequestError, unknown
@@ -134,12 +137,14 @@ class Config:
     max_requests: int = option(8, "requests that run at the same time", 1)
     max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
     context_length: int = option(0, "longest prompt and output together; 0: what the model was trained for", 0)
+    profiles: str = option("auto", "where measured costs are kept: auto (the user's cache folder), off, or a folder")
     draft_timeout: float = option(10.0, "seconds after which a drafter that does not answer is given up", 0)
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value, least = getattr(self, f.name), f.metadata["least"]
-            if not isinstance(value, type(f.default)) and not (isinstance(f.default, float) and isinstance(value, int)):
+            whole = isinstance(f.default, float) and isinstance(value, int)
+            if isinstance(value, bool) or not (whole or isinstance(value, type(f.default))):
                 raise ConfigError(f"{f.name} is {value!r}; give a value of type {type(f.default).__name__}.")
             if not isinstance(value, str) and not value >= least:
                 raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
@@ -149,10 +154,29 @@ class Config:
 
     @classmethod
     def parse(cls, **keywords: Any) -> "tuple[Config, dict[str, Any]]":  # noqa: ANN401
-        """A Config, and the keywords that it does not know: these are options of the drafter."""
-        known = {f.name for f in fields(cls)}
+        """A Config, and the keywords that it does not know: these are options of the drafter. `config` names a file."""
+        known, path = {f.name for f in fields(cls)}, keywords.pop("config", None)
+        if path is not None:
+            keywords = {**read_file(path), **keywords}
         rest = {key: value for key, value in keywords.items() if key not in known}
         return cls(**{key: value for key, value in keywords.items() if key in known}), rest
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """The keywords that a config file holds; ConfigError where it cannot be read, or has others than Config's."""
+    subject, known = f"config file {str(path)!r}", {f.name for f in fields(Config)}
+    try:
+        values = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"{subject} cannot be read ({problem.strerror}); name one that is there.") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{subject} is not UTF-8; save it as a text in UTF-8.") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f'{subject} is not TOML ({problem}); write lines such as drafter = "ngram".') from problem
+    for name in values:
+        if name not in known:
+            raise ConfigError(unknown(subject, "key", name, known))
+    return values
 
 
 DTYPES = ("auto", "fp32", "float32", "bf16", "bfloat16", "fp16", "float16", "int8", "w8a8", "int4", "fastest")

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 
 from forerun.errors import ForerunError
 
@@ -13,7 +14,7 @@ def write_whole(path: Path, content: bytes, remedy: str, error: type[ForerunErro
     `error` is raised where it cannot be written, with what is wrong and the `remedy`. Does not: clean up after a kill,
     which leaves a file that ends in .part.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:

@@ -89,14 +89,16 @@ class LLM:
     """A model, and every way to decode from it.
 
     `LLM("folder", drafter="ngram", width=4)`: keywords are fields of Config; others are options of the drafter.
+    `LLM(config="forerun.toml")`: a file of such fields, as `forerun tune` writes it; keywords go before it.
     Does not: download anything. Not thread-safe.
     """
 
-    def __init__(self, model: str | Model = "reference", tokenizer: Tokenizer | None = None, **keywords: Any) -> None:  # noqa: ANN401
-        name = model if isinstance(model, str) else model.info.name
-        self.config, options = Config.parse(model=name, **keywords)
-        self.model = load_target(self.config) if isinstance(model, str) else model
-        self.tokenizer = tokenizer or Tokenizer.from_folder(name)
+    def __init__(self, model: str | Model | None = None, tokenizer: Tokenizer | None = None, **keywords: Any) -> None:  # noqa: ANN401
+        if model is not None:
+            keywords["model"] = model if isinstance(model, str) else model.info.name
+        self.config, options = Config.parse(**keywords)
+        self.model = load_target(self.config) if model is None or isinstance(model, str) else model
+        self.tokenizer = tokenizer or Tokenizer.from_folder(self.config.model)
         self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options)
 
     def generate(

@@ -583,15 +583,27 @@ class Spelling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a pass by its rows."""
+    """Seconds of a pass by its rows, and by the context that these attend to."""
 
     rows: tuple[int, ...]  # ascending, two or more
-    seconds: tuple[float, ...]  # never falling
+    seconds: tuple[float, ...]  # never falling; of one request that has `context` tokens
+    slopes: tuple[float, ...] = ()  # seconds for each token of context, by rows; none: it costs nothing
+    context: int = 0  # tokens
 
-    def of(self, rows: int) -> float:
-        """Between two measured widths by a straight line, which goes on behind the last."""
+    def of(self, rows: int, context: float | None = None, requests: int = 1) -> float:
+        """Between two measured widths by a straight line, which goes on behind the last.
+
+        `context`: tokens that the requests of the pass have together; None: as they were measured, for one request.
+        """
+        found = self._between(self.seconds, rows)
+        if context is None or not self.slopes:
+            return found
+        each = self._between(self.slopes, rows / requests)  # a row attends to its own request
+        return found - self.context * self._between(self.slopes, rows) + context * each
+
+    def _between(self, values: tuple[float, ...], rows: float) -> float:
         at = min(max(bisect_left(self.rows, rows), 1), len(self.rows) - 1)
-        (first, second), (low, high) = self.rows[at - 1 : at + 1], self.seconds[at - 1 : at + 1]
+        (first, second), (low, high) = self.rows[at - 1 : at + 1], values[at - 1 : at + 1]
         return low + (high - low) * (rows - first) / (second - first)
 
 
@@ -608,7 +620,7 @@ class Setup:
     open_model: Callable[[str, str, str], Runner]  # a second model: (folder or toy name, name of a cache, dtype)
     open_spelling: Callable[[str], Spelling]  # of a model's tokenizer; "" is the target's
     open_drafter: Callable[[str, "Setup"], Any]  # a further drafter, spelled; its failures cost its drafts only
-    costs: Callable[[], Costs]  # of the target's passes; measured when they are first asked for
+    costs: Callable[[], Costs]  # of the target's passes; measured when nobody has before, on this machine
     open_tree: Callable[[str], Any]  # the shape of drafts: a trees.contract.Tree, as it is spelled
     hidden_size: int = 0
     num_layers: int = 0

@@ -51,6 +51,7 @@ LAYERS = {
         "bench",
         "study",
         "train",
+        "tune",
         "quantize",
         "__init__",
         "__main__",

@@ -114,3 +114,55 @@ def test_tokens_that_do_not_exist_are_refused(where, token):
     sampling = Sampling(**{where: named[where]}) if where in named else Sampling()
     with pytest.raises(RequestError, match="does not exist"):
         check_tokens(sampling, [token] if where == "prompt" else [1], 8)
+
+
+# A config file.
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content):
+        path = tmp_path / "forerun.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_what_is_said_goes_before_the_file_and_that_before_defaults(file):
+    path = file('# a comment\ndrafter = "ngram:width=3"\nmax_requests = 2\ndraft_timeout = 3\n')
+    config, rest = Config.parse(config=path, max_requests=5, min_match=2)
+    assert (config.drafter, config.max_requests, config.draft_timeout) == ("ngram:width=3", 5, 3)
+    assert config.verifier == Config.verifier
+    assert rest == {"min_match": 2}
+
+
+def test_a_model_is_the_files_unless_one_is_named(file):
+    path = file('model = "toy:1:5"\ndrafter = "none"\n')
+    assert LLM(config=path).config.model == "toy:1:5"
+    assert LLM("toy:2:5", config=str(path)).config.model == "toy:2:5"
+
+
+WRONG_FILES = [
+    ("draftr = 'ngram'", r"^config file '.*forerun\.toml' has no key 'draftr'; did you mean 'drafter'\? Keys: .*"),
+    ("[sampling]\ntemperature = 0", "has no key 'sampling'"),
+    ("drafter = ngram", r"is not TOML \(.*\); write lines such as drafter = \"ngram\"\.$"),
+    (b"drafter = '\xff'", "is not UTF-8; save it as a text in UTF-8"),
+    ("max_requests = 'two'", "max_requests is 'two'; give a value of type int"),
+    ("max_requests = true", "max_requests is True; give a value of type int"),
+    ("max_requests = 0", "max_requests is 0; give at least 1"),
+    ("drafter = 3", "drafter is 3; give a value of type str"),
+    ("dtype = 'int7'", "has no value of dtype 'int7'"),
+]
+
+
+@pytest.mark.parametrize(("content", "sentence"), WRONG_FILES)
+def test_a_file_that_cannot_be_meant_is_refused_in_a_sentence(file, content, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Config.parse(config=file(content))
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    sentence = r"^config file '.*none\.toml' cannot be read \(No such file or directory\); name one that is there\.$"
+    with pytest.raises(ConfigError, match=sentence):
+        Config.parse(config=tmp_path / "none.toml")

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -34,6 +35,22 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(place, tmp_path, monkeypatc
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
     assert path.read_bytes() == b"old"
+
+
+def test_another_thread_may_write_the_same_file_meanwhile(tmp_path, monkeypatch):
+    path, sync = tmp_path / "a.bin", files.os.fsync
+
+    def meanwhile(descriptor):
+        monkeypatch.setattr(files.os, "fsync", sync)
+        other = Thread(target=write_whole, args=(path, b"theirs", "try again"))
+        other.start()
+        other.join()
+        assert path.read_bytes() == b"theirs"
+
+    monkeypatch.setattr(files.os, "fsync", meanwhile)
+    write_whole(path, b"mine", "try again")
+    assert path.read_bytes() == b"mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
 
 
 def test_an_interrupt_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from forerun.cli import config_options, sampling_options, split
+from forerun.config import Config
 
 Command = Callable[..., Any]
 
@@ -80,7 +81,8 @@ def _order(values: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]
     categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
     rest = {k: v for k, v in values.items() if k not in {*own, "categories", "out", "drafter"}}
     config, sampling = split(rest)
-    return Order(categories=categories, drafters=values["drafter"] or ("auto",), **own), config, sampling
+    drafters = values["drafter"] or (config.get("drafter", Config.drafter),)
+    return Order(categories=categories, drafters=drafters, **own), config, sampling
 
 
 def _finish(found: dict[str, Any], folder: Path | None) -> None:
@@ -186,7 +188,7 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
-    own["nodes"] = _budgets(own["nodes"])
+    own["nodes"] = budgets(own["nodes"])
     own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
@@ -287,7 +289,7 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     click.echo(as_json(found))
 
 
-def _budgets(text: str) -> list[int]:
+def budgets(text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):

@@ -5,12 +5,12 @@ import platform
 import shlex
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import forerun
+from forerun.engine.profiles import cpu_name
 from forerun.models.contract import ModelInfo
 
 
@@ -36,14 +36,6 @@ def facts(info: ModelInfo | None = None) -> dict[str, Any]:
 def gpu(device: str) -> dict[str, str]:
     """The name of the GPU, where it is one that is meant."""
     return {"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
-
-
-def cpu_name() -> str:
-    """The processor's name as the system tells it."""
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def circumstances() -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""What a pass costs by its rows, measured here, with this model: what planners weigh drafts against.
+"""What a pass costs by its rows and by the context before them, measured here, with this model.
 
-Passes of every width alternate, in an order that turns from round to round, after a context like a short chat's.
-Does not: say what a longer context costs; measure again when the machine gets busy.
+Passes of every width alternate, in an order that turns from round to round, behind a short context; those of some
+widths behind a long one too, and what lies between is taken from a straight line. Planners weigh drafts against this.
+Does not: measure several requests in a pass (`Costs.of` says what they add up to); measure again when the machine
+gets busy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +11,21 @@ from functools import partial
 from itertools import accumulate
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
 
 from forerun.engine.runner import ModelRunner
 from forerun.types import Costs, Work
 
-WIDTHS = (1, 2, 4, 8, 16, 32)  # rows
-CONTEXT = 256  # tokens
-SECONDS = 0.5  # after which no new round begins
-ROUNDS = 9  # at most; the first does not count
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)  # rows
+FEW = (1, 4, 16, 64)  # of them, behind a long context
+NEAR, FAR = 128, 640  # tokens of context
+SECONDS = 1.0  # after which no new round begins
+ROUNDS = 25  # at most; the first does not count
 
 Timed = Callable[[], object]
+Key = TypeVar("Key")
 
 
 def passes(runner: ModelRunner, widths: Sequence[int], context: int) -> dict[int, Timed]:
@@ -37,23 +44,30 @@ def passes(runner: ModelRunner, widths: Sequence[int], context: int) -> dict[int
     return {width: partial(step, width) for width in widths}
 
 
-def timed(calls: Mapping[int, Timed], turn: int) -> dict[int, float]:
+def timed(calls: Mapping[Key, Timed], turn: int) -> dict[Key, float]:
     """Seconds of each call; number `turn` of them comes first."""
-    order, found = list(calls), dict[int, float]()
+    order, found = list(calls), dict[Key, float]()
     at = turn % len(order)
-    for width in order[at:] + order[:at]:
+    for key in order[at:] + order[:at]:
         began = perf_counter()
-        calls[width]()
-        found[width] = perf_counter() - began
+        calls[key]()
+        found[key] = perf_counter() - began
     return found
 
 
-def measure(runner: ModelRunner, length: int) -> Costs:
-    """The medians over some rounds, in a slot of `runner` that holds `length` tokens."""
+def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs:
+    """The medians over some rounds, in two slots of `runner` that hold `length` tokens each."""
     widths = [width for width in WIDTHS if width <= max(2, length // 2)]
-    calls = passes(runner, widths, max(1, min(CONTEXT, length - widths[-1])))
-    found, began = list[dict[int, float]](), perf_counter()
-    while len(found) < 2 or (len(found) < ROUNDS and perf_counter() - began < SECONDS):  # noqa: PLR2004 - one warms up
+    few = [width for width in widths if width in FEW]
+    most = length - widths[-1]
+    near, far = max(1, min(NEAR, most // 2)), max(1, min(FAR, most))
+    calls = {(width, near): call for width, call in passes(runner, widths, near).items()}
+    calls |= {(width, far): call for width, call in passes(runner, few, far).items()}
+    found, began = list[dict[tuple[int, int], float]](), perf_counter()
+    while len(found) < 2 or (len(found) < ROUNDS and perf_counter() - began < seconds):  # noqa: PLR2004 - one warms up
         found.append(timed(calls, len(found)))
-    seconds = [median(times[width] for times in found[1:]) for width in widths]
-    return Costs(tuple(widths), tuple(accumulate(seconds, max)))
+    middle = {key: median(times[key] for times in found[1:]) for key in calls}
+    rising = tuple(accumulate((middle[width, near] for width in widths), max))
+    each = [max(middle[width, far] - middle[width, near], 0) / max(far - near, 1) for width in few]
+    slopes = np.minimum(np.interp(widths, few, list(accumulate(each, max))), np.array(rising) / near)
+    return Costs(tuple(widths), rising, tuple(slopes.tolist()), near)

@@ -1,7 +1,7 @@
 """As many nodes as cost next to nothing: a pass waits for the weights, and carries further rows meanwhile.
 
-The costs of passes are measured when the planner is made. Does not: look at acceptance (a node that is hardly ever
-right is still cheap); give a seed the same text twice, because measured times differ.
+The costs of passes are measured on this machine. Does not: look at acceptance (a node that is hardly ever right is
+still cheap); give a seed the same text on two machines, or twice where costs are measured anew, because times differ.
 """
 
 from collections.abc import Sequence

@@ -33,3 +33,14 @@ def acceptance(drafts: str, out: Path | None, **values: Any) -> None:  # noqa: A
     for path in study.write(found, out) if out is not None else ():
         click.echo(f"wrote {path}", err=True)
     click.echo(as_json(found))
+
+
+@command.command("costs")
+def costs() -> None:
+    """Compute what a tree's acceptance is worth on a GPU, by its public figures, beside what Spec-Bench measured."""
+    from forerun.bench.report import as_json
+    from forerun.study import costs as study
+
+    found = study.run()
+    study.show(found)
+    click.echo(as_json(found))

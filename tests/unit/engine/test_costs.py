@@ -3,8 +3,11 @@
 import pytest
 
 from forerun import LLM
+from forerun.caches.contiguous import ContiguousCache
 from forerun.engine import costs
+from forerun.engine.batch import pack
 from forerun.errors import ConfigError
+from forerun.models.toy import ToyModel
 from forerun.planners.free import FreePlanner
 from forerun.types import Costs
 
@@ -20,6 +23,30 @@ class Fixed:
 
 def test_costs_lie_on_straight_lines_between_measured_widths():
     assert [CURVE.of(rows) for rows in (1, 2, 3, 4, 6, 8, 12)] == pytest.approx([1, 1, 1.05, 1.1, 1.5, 1.9, 2.7])
+
+
+LONG = Costs((1, 3, 7), (1.0, 1.4, 3.0), (0.001, 0.003, 0.005), 200)
+
+
+@pytest.mark.parametrize(
+    ("rows", "context", "requests", "seconds"),
+    [
+        (3, None, 1, 1.4),
+        (3, 200, 1, 1.4),
+        (3, 0, 1, 0.8),
+        (3, 1200, 1, 4.4),
+        (2, 1200, 1, 1.2 + 0.002 * 1000),
+        (7, 0, 4, 2.0),
+        (7, 1200, 7, 2.0 + 1.2),  # a row each: a row's slope
+        (6, 600, 2, 2.6 - 0.0045 * 200 + 0.003 * 600),
+    ],
+)
+def test_a_context_costs_what_its_rows_read_of_it(rows, context, requests, seconds):
+    assert LONG.of(rows, context, requests) == pytest.approx(seconds)
+
+
+def test_costs_without_slopes_do_not_know_contexts():
+    assert CURVE.of(4, 10_000, 2) == CURVE.of(4)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +81,38 @@ def test_every_width_is_measured_once_a_round_and_in_turns():
 
 @pytest.mark.parametrize("length", [8, 2048])
 def test_measured_costs_never_fall_and_leave_the_engine_as_it_was(length):
-    llm = LLM("toy:1", planner="free", drafter="ngram", context_length=length)
+    llm = LLM("toy:1", planner="free", drafter="ngram", context_length=length, profiles="off")
     found = llm.engine.members.planner.costs
     assert found.rows[:2] == (1, 2)
     assert len(found.rows) > 1
     assert all(seconds > 0 for seconds in found.seconds)
     assert list(found.seconds) == sorted(found.seconds)
+    assert len(found.slopes) == len(found.rows)
+    assert min(found.slopes) >= 0
+    assert all(found.of(rows, 0) >= 0 for rows in found.rows)
     llm.engine.cache.check()
+
+
+def test_a_pass_is_measured_behind_a_short_and_a_long_context(monkeypatch):
+    class Runner:
+        """Takes a second a row, and a millisecond more for a token of context and row."""
+
+        info = ToyModel().info
+
+        def __init__(self):
+            self.cache = ContiguousCache(ContiguousCache.Options(), self.info.layout, 2, 800)
+            self.now = 0.0
+
+        def run(self, work):
+            (one,) = work
+            self.now += len(one.tokens) * (1 + 0.001 * self.cache.length(one.slot))
+            batch = pack(work, self.cache, self.info.layout.device)
+            self.cache.advance(batch)
+
+    runner = Runner()
+    monkeypatch.setattr(costs, "perf_counter", lambda: runner.now)
+    found = costs.measure(runner, 704)
+    assert found.context == costs.NEAR
+    for rows in (1, 2, 16, 64):
+        assert found.of(rows, 0) == pytest.approx(rows)
+        assert found.of(rows, 1000) == pytest.approx(2 * rows)

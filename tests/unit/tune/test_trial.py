@@ -1,0 +1,126 @@
+"""Predictions come from counted passes and a cost curve; both are held against made-up ones."""
+
+from dataclasses import replace
+
+import pytest
+
+from forerun import LLM, Sampling
+from forerun.bench.workloads import Item
+from forerun.engine.runner import ModelRunner
+from forerun.tune import trial
+from forerun.tune.search import best, figures
+from forerun.tune.settings import PLAIN, Setting
+from forerun.tune.trial import Bill, Entrant, Trial, enter, run
+from forerun.types import Costs
+
+CURVE = Costs((1, 2, 4, 8), (1.0, 1.2, 1.4, 2.0))
+GREEDY = Sampling(temperature=0, max_tokens=12, seed=0)
+
+
+def bill(costs, *rows):
+    found = Bill()
+    for count in rows:
+        found.add(costs, count, 0, 1)
+    return found
+
+
+def test_the_prediction_is_tokens_per_step_times_one_row_over_rows_and_drafting():
+    plain = Trial(20, 99.0, bill(CURVE, *[1] * 20))
+    drafting = Bill(passes=15, rows=15, seconds=5 * 0.3)
+    own = Trial(15, 99.0, bill(CURVE, *[4] * 5), (drafting,))
+    assert own.predicted(plain) == pytest.approx(3 * 1.0 / (1.4 + 0.3))
+
+
+def test_steps_of_other_widths_count_at_their_own_cost():
+    plain = Trial(4, 1.0, bill(CURVE, 1, 1, 1, 1))
+    own = Trial(6, 1.0, bill(CURVE, 1, 8))
+    assert own.predicted(plain) == pytest.approx(6 / 3.0)  # two passes of 4.5 rows would be 1.475 each
+
+
+def test_what_is_measured_is_the_ratio_of_speeds():
+    assert Trial(30, 2.0, Bill()).measured(Trial(20, 4.0, Bill())) == pytest.approx(15 / 5)
+
+
+def test_contexts_and_batches_reach_the_curve():
+    costs, found = Costs((1, 2), (1.0, 1.0), (0.1, 0.3), 0), Bill()
+    found.add(costs, 2, 10, 2)
+    found.add(costs, 2, 10, 1)
+    assert (found.passes, found.rows, found.seconds) == (2, 4, pytest.approx(1 + 1 + 1 + 3))
+
+
+class Clock:
+    """Time that passes only in models: by CURVE in the target, half a second in a small one."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.off, original = 0.0, 0.0, ModelRunner.run
+
+        def spend(runner, work):
+            rows = sum(len(one.tokens) for one in work)
+            self.now += (CURVE.of(rows) if runner.info.name == "toy:0:3" else 0.5) + self.off
+            return original(runner, work)
+
+        monkeypatch.setattr(ModelRunner, "run", spend)
+        monkeypatch.setattr(trial, "perf_counter", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return LLM("toy:0", drafter="none", decoder="autoregressive", max_requests=2)
+
+
+SMALL = Costs((1, 2), (0.5, 0.5))
+SETTINGS = [
+    Setting("ngram:min_match=1", "fixed:nodes=3"),
+    Setting("draft-model:model=toy:100,depth=3", "fixed:nodes=3"),
+    Setting("draft-model:model=toy:100,depth=2,tree=(level:width=2)", "fixed:nodes=6"),
+    Setting("several:of=[ngram,(draft-model:model=toy:100)]", "fixed:nodes=4"),
+]
+
+
+@pytest.mark.parametrize("prompts", [[(0, 1, 2, 0, 1)], [(0, 1), (2, 1, 1, 0)]], ids=["alone", "two"])
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_where_only_models_take_time_predictions_are_right(clock, plain, setting, prompts):
+    items = [Item("a", number, tokens) for number, tokens in enumerate(prompts, 1)]
+    mine = run(enter(setting, plain, {"max_requests": 2}, CURVE, lambda _: SMALL), items, GREEDY)
+    base = run(Entrant(PLAIN, plain.engine, CURVE), items, GREEDY)
+    assert base.tokens == 11 * len(prompts)
+    assert 0 < mine.tokens <= base.tokens  # the first step may have brought several
+    assert base.seconds == pytest.approx(base.expected)
+    assert mine.seconds == pytest.approx(mine.expected)
+    assert mine.predicted(base) == pytest.approx(mine.measured(base))
+
+
+def test_what_no_model_takes_is_not_predicted(clock, plain):
+    items = [Item("a", 1, (0, 1, 2))]
+    base = run(Entrant(PLAIN, plain.engine, CURVE), items, GREEDY)
+    clock.off = 0.25
+    slow = run(Entrant(PLAIN, plain.engine, CURVE), items, GREEDY)
+    assert slow.expected == base.expected
+    assert slow.seconds == pytest.approx(base.seconds + 11 * 0.25)
+
+
+def test_a_text_of_one_token_leaves_nothing_to_count(clock, plain):
+    found = run(Entrant(PLAIN, plain.engine, CURVE), [Item("a", 1, (0,))], replace(GREEDY, max_tokens=1))
+    assert (found.tokens, found.target.passes) == (0, 0)
+
+
+def test_figures_are_medians_over_pairs():
+    plain = Trial(10, 10.0, bill(CURVE, *[1] * 10))
+    own = [Trial(10, 1.0 * n, bill(CURVE, 4, 4, 4, 4), (bill(SMALL, 1, 1, 1, 1),)) for n in (4, 5, 8)]
+    found = figures(Setting("a", "b"), [(one, plain) for one in own])
+    assert found["measured"]["median"] == pytest.approx(2.0)
+    assert found["predicted"]["median"] == pytest.approx(10 / (4 * 1.4 + 4 * 0.5))
+    assert found["error"] == pytest.approx(10 / 7.6 / 2 - 1)
+    assert (found["tokens_per_step"], found["rows_per_step"], found["drafting_passes"]) == (2.5, 4, 1)
+    assert (found["pass_ms"], found["drafting_ms"]) == pytest.approx((1400, 500))
+
+
+@pytest.mark.parametrize(("speeds", "chosen"), [((1.2, 1.5), "b"), ((0.9, 1.0), "none"), ((1.01, 0.5), "a")])
+def test_the_fastest_is_chosen_where_something_is_faster(speeds, chosen):
+    rows = [{"drafter": n, "planner": "p", "measured": {"median": s}} for n, s in zip("ab", speeds, strict=True)]
+    assert best(rows)["drafter"] == chosen
