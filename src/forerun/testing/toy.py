@@ -19,14 +19,17 @@ from forerun.engine.engine import Engine
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.planners import PLANNERS
+from forerun.planners.contract import Planner, Spent, within
 from forerun.registry import Registry
 from forerun.rng import Purpose, Rng
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Context, Dist, Draft, Emission, Event, Facts, Floats, Runner, Sampling, Setup
+from forerun.types import Context, Costs, Dist, Draft, Emission, Event, Facts, Floats, Runner, Sampling, Setup, Turn
 from forerun.verifiers import VERIFIERS
 
 Spelled = str | type[Any] | Choice
 Tokens = tuple[int, ...]
+COSTS = Costs((1, 8, 64), (1.0, 1.5, 8.0))  # of a toy's passes; made up, so that a planner plans the same every time
+PRICE = 0.05  # of one level of a draft
 
 
 def chosen(registry: Registry, member: Spelled) -> Choice:
@@ -153,8 +156,10 @@ class Toy:
             tree = self.tree
             return setup.open_tree(spelled) if tree is None else tree.member(tree.options, setup)
 
-        watched = replace(setup, open_model=open_model, open_tree=open_tree)
-        return Rig(assemble(self.choices, self.config, self.model, watched, self.decode), runners)
+        watched = replace(setup, open_model=open_model, open_tree=open_tree, costs=lambda: COSTS)
+        engine = assemble(self.choices, self.config, self.model, watched, self.decode)
+        engine.members = replace(engine.members, planner=Modelled(engine.members.planner, COSTS, PRICE))
+        return Rig(engine, runners)
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""
@@ -260,6 +265,57 @@ class SiblingsDrafter(SoloDrafter):
     @staticmethod
     def _draw(context: Context, dist: Dist, depth: int, node: int) -> int:
         return context.rng.categorical(dist, Purpose.DRAFT, depth, node)
+
+
+class Modelled(Planner):
+    """Passes everything on, with times by a table in place of the clock's: the same steps bring the same budgets."""
+
+    def __init__(self, inner: Planner, costs: Costs, price: float) -> None:
+        self.inner, self.facts, self.hidden, self.costs, self.price = inner, inner.facts, inner.hidden, costs, price
+
+    def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        return self.inner.share(batch, room)
+
+    def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        deepest = max((max(draft.depths, default=0) for draft in drafts), default=0)
+        told = Spent(self.price * deepest, self.costs.of(spent.rows), spent.rows)
+        self.inner.observe(batch, drafts, turns, told)
+
+
+class PickyPlanner(Planner):
+    """Asks for much and verifies little: nodes of which the drafter is sure, and half of those it says nothing of."""
+
+    facts = Facts(solo=True)
+
+    @dataclass(frozen=True)
+    class Options:
+        """`nodes` that are drafted; `least`: the confidence below which a node goes, with all that needs it."""
+
+        nodes: int = 8
+        least: float = 0.65
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options = options
+
+    def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        return within([self.options.nodes] * len(batch), room)
+
+    def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> list[Draft]:
+        return [self._cut(draft) for draft in drafts]
+
+    def _cut(self, draft: Draft) -> Draft:
+        if draft.confidence is None:
+            return draft.only(range((len(draft) + 1) // 2))
+        kept = set[int]()
+        for node, parent in enumerate(draft.parents):
+            stands = (parent < 0 or parent in kept) and all(e in kept for e in draft.children(parent) if e < node)
+            if stands and self.worth(draft, node) >= self.options.least:
+                kept.add(node)
+        return draft.only(sorted(kept))
+
+    def worth(self, draft: Draft, node: int) -> float:
+        """What decides; a mutant has another."""
+        return draft.confidence[node] if draft.confidence is not None else 1.0
 
 
 @dataclass(frozen=True)
