@@ -23,7 +23,21 @@ from forerun.planners.contract import Planner, Spent, within
 from forerun.registry import Registry
 from forerun.rng import Purpose, Rng
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Context, Costs, Dist, Draft, Emission, Event, Facts, Floats, Runner, Sampling, Setup, Turn
+from forerun.types import (
+    Context,
+    Costs,
+    Dist,
+    Draft,
+    Emission,
+    Event,
+    Facts,
+    Floats,
+    Outcome,
+    Runner,
+    Sampling,
+    Setup,
+    Turn,
+)
 from forerun.verifiers import VERIFIERS
 
 Spelled = str | type[Any] | Choice
@@ -156,10 +170,9 @@ class Toy:
             tree = self.tree
             return setup.open_tree(spelled) if tree is None else tree.member(tree.options, setup)
 
-        watched = replace(setup, open_model=open_model, open_tree=open_tree, costs=lambda: COSTS)
-        engine = assemble(self.choices, self.config, self.model, watched, self.decode)
-        engine.members = replace(engine.members, planner=Modelled(engine.members.planner, COSTS, PRICE))
-        return Rig(engine, runners)
+        watched = replace(setup, open_model=open_model, open_tree=open_tree)
+        choices = replace(self.choices, planner=modelled(self.choices.planner, COSTS, PRICE))
+        return Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""
@@ -268,18 +281,47 @@ class SiblingsDrafter(SoloDrafter):
 
 
 class Modelled(Planner):
-    """Passes everything on, with times by a table in place of the clock's: the same steps bring the same budgets."""
+    """Tells a planner times by a table in place of the clock's, so that the same steps bring the same budgets.
 
-    def __init__(self, inner: Planner, costs: Costs, price: float) -> None:
-        self.inner, self.facts, self.hidden, self.costs, self.price = inner, inner.facts, inner.hidden, costs, price
+    Does not: charge for reading prompts.
+    """
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """The planner, what passes take, and what a level of drafts takes, in seconds."""
+
+        inner: Choice
+        costs: Costs
+        price: float
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, inner = options, options.inner
+        self.inner: Planner = inner.member(inner.options, replace(setup, costs=lambda: options.costs))
+        self.hidden, self.deepest, self.seconds = self.inner.hidden, 0, 0.0
 
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        self.deepest = 0
         return self.inner.share(batch, room)
 
+    def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
+        self.deepest = max((depth for draft in drafts for depth in draft.depths), default=0)
+        return self.inner.cut(batch, drafts)
+
+    def see(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        self.inner.see(batch, outcomes)
+
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        deepest = max((max(draft.depths, default=0) for draft in drafts), default=0)
-        told = Spent(self.price * deepest, self.costs.of(spent.rows), spent.rows)
-        self.inner.observe(batch, drafts, turns, told)
+        costs, drafting = self.options.costs, self.options.price * self.deepest
+        if batch:
+            self.seconds += drafting + costs.of(len(batch) + sum(map(len, drafts)))
+        self.inner.observe(batch, drafts, turns, Spent(drafting, costs.of(spent.rows), spent.rows))
+
+
+def modelled(planner: Choice, costs: Costs, price: float) -> Choice:
+    """The same planner, with times by a table."""
+    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price))
 
 
 class PickyPlanner(Planner):
