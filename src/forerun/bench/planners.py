@@ -162,9 +162,9 @@ class Match:
 
     def clocked(self, planner: str, batch: int) -> tuple[Modelled, LLM]:
         """An engine whose planner is told times by the table, and who tells them."""
-        llm = self._llm(planner, batch)
+        llm = self._llm(PLAIN, batch)  # no other, which might measure what passes cost
         choices = choose_all(llm.config, {}, llm.model.info.companion)
-        told = modelled(choices.planner, COSTS, self.order.price * COSTS.of(1))
+        told = modelled(choose(PLANNERS, planner), COSTS, self.order.price * COSTS.of(1))
         setup = setup_for(llm.config, llm.model, llm.tokenizer)
         llm.engine = assemble(replace(choices, planner=told), llm.config, llm.model, setup, llm.tokenizer.decode)
         clock: Any = llm.engine.members.planner
