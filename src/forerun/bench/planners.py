@@ -131,7 +131,7 @@ class Match:
                 "batch": batch,
                 "planner": planner,
                 **_figures(found),
-                "rate": float(rates[planner].mean()),
+                "rates": rates[planner].tolist(),
                 "over_plain": ratio(rates[planner], rates[PLAIN]),
                 "over_best": {"fixed": best, **ratio(rates[planner], rates[best])},
                 "timed": timed.get(planner),
