@@ -51,4 +51,4 @@ def test_a_target_alone_or_too_little_text_is_refused(tmp_path):
     with pytest.raises(TrainError, match="at least two windows"):
         lengths.train_lengths("reference", tmp_path / "x", lengths.Job([text]))
     with pytest.raises(TrainError, match="companion"):
-        lengths.train_lengths("reference/../drafter", tmp_path / "x", lengths.Job([text]))
+        lengths.train_lengths("toy:0:5", tmp_path / "x", lengths.Job([text]))
