@@ -186,7 +186,7 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
-    own["nodes"] = _budgets(own["nodes"])
+    own["nodes"] = _budgets("nodes", own["nodes"])
     own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
@@ -216,7 +216,7 @@ def planners(**values: Any) -> None:  # noqa: ANN401
 
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
-    own["nodes"], own["batches"] = _budgets(own["nodes"]), _budgets(own["batches"])
+    own |= {name: _budgets(name, own[name]) for name in ("nodes", "batches")}
     own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
@@ -317,11 +317,11 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     click.echo(as_json(found))
 
 
-def _budgets(text: str) -> list[int]:
+def _budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise click.UsageError(f"{text!r} was given; give whole numbers of 1 or more, with commas.")
+        raise click.UsageError(f"--{flag} is {text!r}; give whole numbers of 1 or more, with commas.")
     return [int(word) for word in words]
 
 
