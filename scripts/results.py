@@ -194,6 +194,23 @@ def tree_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def planner_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per size of the batch and planner."""
+    return [
+        (
+            str(c["batch"]),
+            f"`{c['planner']}`",
+            f"{c['tokens_per_step']:.2f}",
+            " / ".join(f"{rate:.2f}" for rate in c["categories"].values()),
+            f"{c['nodes_per_step']:.2f}",
+            interval(c["over_plain"]),
+            f"{interval(c['over_best'])}, `{c['over_best']['fixed']}`",
+            f"{c['timed']['speedup']['median']:.2f}" if c["timed"] else "–",
+        )
+        for c in report["cases"]
+    ]
+
+
 def interval(figures: dict[str, float], sign: str = "") -> str:
     """A figure, and the middle 95 % of resampled prompts."""
     value, low, high = (f"{figures[name]:{sign}.2f}" for name in ("value", "low", "high"))
@@ -267,6 +284,10 @@ TUNE = (
     *("predicted", "measured", "off by"),
 )
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")
+PLANNERS = (
+    *("batch", "planner", "tokens per step", "chat / code / story", "nodes per step"),
+    *("tokens per second of the table, over plain", "over the best fixed length", "by the clock, over plain"),
+)
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
@@ -274,6 +295,7 @@ TABLES = {
     "costs": (COSTS, costs_rows),
     "tune": (TUNE, tune_rows),
     "trees": (TREES, tree_rows),
+    "planners": (PLANNERS, planner_rows),
     "verify": (VERIFY, verify_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),

@@ -46,6 +46,7 @@ class Facts:
     exact: bool = True  # the output distribution equals the target's
     law: str | None = None  # what it equals instead, where that has a name
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
+    solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 

@@ -10,10 +10,12 @@ from forerun.config import Choice
 from forerun.drafters import DRAFTERS, several
 from forerun.drafters.contract import SoloDrafter
 from forerun.models.toy import ToyModel
+from forerun.planners import tetris
 from forerun.rng import Purpose
 from forerun.testing import LawError, ReuseError, Toy, find, laws
 from forerun.testing.checks import of_siblings
 from forerun.testing.mutants import MUTANTS, SLIPS, Mutant, Rule, SpoiledDrafter
+from forerun.testing.toy import PickyPlanner
 from forerun.trees.chain import ChainTree
 from forerun.types import Dist, Draft, Facts
 
@@ -96,6 +98,35 @@ def test_a_tree_that_looks_at_what_it_drew_is_seen(how):
     if how != "tells":
         with pytest.raises(LawError):
             laws.a_step_is_exact(toy, PLAIN)
+
+
+class NosyPlanner(PickyPlanner):
+    """Drops a node for what was drawn there."""
+
+    def worth(self, draft, node):
+        return draft.drawn_from(node).prob(draft.tokens[node])
+
+
+@pytest.mark.parametrize("drafter", [CHAIN, f"{CHAIN},tree=(swor:widths=[2])"])
+def test_a_planner_that_looks_at_what_was_drawn_is_seen(drafter):
+    laws.exact_is_true(Toy(drafter=drafter, planner=PickyPlanner), PLAIN)
+    with pytest.raises(LawError):
+        laws.exact_is_true(Toy(drafter=drafter, planner=NosyPlanner), PLAIN)
+
+
+def nosy(draft):
+    found = []
+    for node, parent in enumerate(draft.parents):
+        found.append((found[parent] if parent >= 0 else 1) * draft.drawn_from(node).prob(draft.tokens[node]))
+    return found
+
+
+def test_a_budget_that_goes_to_likely_tokens_is_seen(monkeypatch):
+    toy = Toy(drafter=CHAIN, planner="tetris")
+    laws.exact_is_true(toy, PLAIN)
+    monkeypatch.setattr(tetris, "reach", nosy)
+    with pytest.raises(LawError):
+        laws.exact_is_true(toy, PLAIN)
 
 
 def test_a_false_claim_of_loss_is_seen():

@@ -188,7 +188,37 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
-    own["nodes"] = budgets(own["nodes"])
+    own["nodes"] = budgets("nodes", own["nodes"])
+    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    config, sampling = split({k: v for k, v in values.items() if k not in own})
+    found = benchmark.run(benchmark.Order(**own), config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
+@command.command("planners")
+@click.option("--setting", "settings", multiple=True, help="One more, as in tetris:nodes=2; may be repeated.")
+@click.option("--only", is_flag=True, help="No others than these and fixed lengths.")
+@click.option("--nodes", default="1,2,3,4,6,8", show_default=True, help="Fixed lengths, with commas.")
+@click.option("--batches", default="1,4,8,16", show_default=True, help="Requests that run together, with commas.")
+@click.option(
+    "--price", type=click.FloatRange(0), default=0.05, show_default=True, help="A level of drafts, in passes."
+)
+@click.option("--inflate", metavar="SIZE", help="Measure by the clock as well, at the cost of a bigger model: 350M.")
+@click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Per category.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Orders of the requests.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def planners(**values: Any) -> None:  # noqa: ANN401
+    """Measure every planner beside fixed lengths, at several sizes of the batch, by what passes cost."""
+    from forerun.bench import planners as benchmark
+    from forerun.bench.report import as_json
+
+    named = [f.name for f in fields(benchmark.Order)]
+    own = {name: values[name] for name in named}
+    own |= {name: budgets(name, own[name]) for name in ("nodes", "batches")}
     own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
@@ -289,11 +319,11 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     click.echo(as_json(found))
 
 
-def budgets(text: str) -> list[int]:
+def budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise click.UsageError(f"--nodes is {text!r}; give whole numbers of 1 or more, with commas.")
+        raise click.UsageError(f"--{flag} is {text!r}; give whole numbers of 1 or more, with commas.")
     return [int(word) for word in words]
 
 

@@ -6,14 +6,14 @@ Does not: look at load, acceptance or cost.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.planners.contract import Planner
+from forerun.planners.contract import Planner, within
 from forerun.types import Context, Facts, Setup
 
 
 class FixedPlanner(Planner):
     """`nodes` for everybody; in the order of the batch where the room does not suffice."""
 
-    facts = Facts()
+    facts = Facts(solo=True)
 
     @dataclass(frozen=True)
     class Options:
@@ -25,8 +25,4 @@ class FixedPlanner(Planner):
         self.options = options
 
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
-        shares: list[int] = []
-        for _ in batch:
-            shares.append(min(self.options.nodes, room))
-            room -= shares[-1]
-        return shares
+        return within([self.options.nodes] * len(batch), room)

@@ -23,7 +23,7 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws
-from forerun.testing.toy import KINDS, BushyDrafter, SiblingsDrafter, Spelled, Toy, chosen
+from forerun.testing.toy import KINDS, BushyDrafter, PickyPlanner, SiblingsDrafter, Spelled, Toy, chosen
 from forerun.trees.contract import Tree
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
@@ -112,6 +112,12 @@ def law_of_output(engines: Sequence[Toy]) -> Iterator[tuple[str, Law]]:
     yield f"greedy: {name}", partial(laws.greedy_equals_greedy, engines[0])
 
 
+def law_of_cuts(toy: Toy) -> Iterator[tuple[str, Law]]:
+    """A planner may drop nodes by their confidence."""
+    cut = replace(toy, planner=PickyPlanner)
+    yield f"cut: {laws.spelled(cut)}", partial(laws.exact_is_true, cut, laws.SAMPLINGS["plain"])
+
+
 def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
     """Neighbours, memory and cancelling."""
     for law in (laws.neighbours_do_not_matter, laws.chunks_do_not_matter, laws.cancelling_is_free):
@@ -126,6 +132,7 @@ def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
         toy = Toy(drafter=drafter, verifier=verifier)
         yield f"a draft: {laws.spelled(toy)}", partial(laws.a_draft_is_a_draft, toy)
+    yield from law_of_cuts(Toy(drafter=drafter))
     beside = [*({"verifier": name} for name in VERIFIERS), *({"cache": name} for name in CACHES)]
     every = [toys(drafter=drafter, **one) for one in beside]  # a verifier and a cache never meet
     for engines in {laws.spelled(engines[0]): engines for engines in every}.values():
@@ -178,11 +185,15 @@ def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:
+    """Where budgets depend on company, so may a seed's text, unless the verifier is coupled."""
     yield "shares fit", partial(laws.shares_fit, planner)
-    for drafter in DRAFTERS:
-        engines = toys(drafter=drafter, planner=planner)
-        yield from law_of_output(engines[:1])
-        yield from law_of_company(engines[0])
+    coupled = next(name for name in VERIFIERS if VERIFIERS[name].facts.coupled)
+    for drafter in (GROWN, TREE):
+        toy = Toy(drafter=drafter, planner=planner)
+        yield from law_of_output([toy])
+        beside = toy if planner.member.facts.solo else replace(toy, verifier=coupled)
+        for law in (laws.neighbours_do_not_matter, laws.cancelling_is_free):
+            yield f"{law.__name__.replace('_', ' ')}: {laws.spelled(beside)}", partial(law, beside)
 
 
 def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:

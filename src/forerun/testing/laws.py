@@ -42,6 +42,7 @@ SAMPLINGS = {
         temperature=0.7, top_k=2, repetition_penalty=1.3, frequency_penalty=0.6, max_tokens=LENGTH
     ),
 }
+COMPANY = (Ask((2, 0), Sampling(max_tokens=LENGTH, seed=1)),)  # of a request whose budgets depend on such
 TOGETHER = 32  # runs that share an engine's steps; more is faster
 
 
@@ -320,20 +321,22 @@ def bans_hold(toy: Toy) -> None:
 
 def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> Table:
     """The exact law of what the engine writes."""
+    solo = toy.choices.planner.member.facts.solo
 
     def run(rngs: Sequence[Rng]) -> list[Tokens]:
         rig = toy.build()
-        texts = rig.write([Ask(prompt, sampling, rng) for rng in rngs])
+        texts = rig.write([*(Ask(prompt, sampling, rng) for rng in rngs), *(() if solo else COMPANY)])
         is_sound(rig)
-        return [text.tokens for text in texts]
+        return [text.tokens for text in texts[: len(rngs)]]
 
-    return outcomes(run, TOGETHER)
+    return outcomes(run, TOGETHER if solo else 1)  # a run comes again only where its budgets do
 
 
 def spelled(toy: Toy) -> str:
     """The members of a toy engine in one line."""
     parts = toy.choices
-    chosen = (parts.drafter, *([toy.tree] if toy.tree else []), parts.verifier, parts.cache, parts.decoder)
+    own = [*([toy.tree] if toy.tree else []), *([parts.planner] if toy.planner != Toy.planner else [])]
+    chosen = (parts.drafter, *own, parts.verifier, parts.cache, parts.decoder)
     return " x ".join(choice.spelling for choice in chosen)
 
 

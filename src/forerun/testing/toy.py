@@ -19,14 +19,31 @@ from forerun.engine.engine import Engine
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.planners import PLANNERS
+from forerun.planners.contract import Planner, Spent, within
 from forerun.registry import Registry
 from forerun.rng import Purpose, Rng
 from forerun.schedulers import SCHEDULERS
-from forerun.types import Context, Dist, Draft, Emission, Event, Facts, Floats, Runner, Sampling, Setup
+from forerun.types import (
+    Context,
+    Costs,
+    Dist,
+    Draft,
+    Emission,
+    Event,
+    Facts,
+    Floats,
+    Outcome,
+    Runner,
+    Sampling,
+    Setup,
+    Turn,
+)
 from forerun.verifiers import VERIFIERS
 
 Spelled = str | type[Any] | Choice
 Tokens = tuple[int, ...]
+COSTS = Costs((1, 8, 64), (1.0, 1.5, 8.0))  # of a toy's passes; made up, so that a planner plans the same every time
+PRICE = 0.05  # of one level of a draft
 
 
 def chosen(registry: Registry, member: Spelled) -> Choice:
@@ -154,7 +171,8 @@ class Toy:
             return setup.open_tree(spelled) if tree is None else tree.member(tree.options, setup)
 
         watched = replace(setup, open_model=open_model, open_tree=open_tree)
-        return Rig(assemble(self.choices, self.config, self.model, watched, self.decode), runners)
+        choices = replace(self.choices, planner=modelled(self.choices.planner, COSTS, PRICE))
+        return Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""
@@ -260,6 +278,86 @@ class SiblingsDrafter(SoloDrafter):
     @staticmethod
     def _draw(context: Context, dist: Dist, depth: int, node: int) -> int:
         return context.rng.categorical(dist, Purpose.DRAFT, depth, node)
+
+
+class Modelled(Planner):
+    """Tells a planner times by a table in place of the clock's, so that the same steps bring the same budgets.
+
+    Does not: charge for reading prompts.
+    """
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """The planner, what passes take, and what a level of drafts takes, in seconds."""
+
+        inner: Choice
+        costs: Costs
+        price: float
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, inner = options, options.inner
+        self.inner: Planner = inner.member(inner.options, replace(setup, costs=lambda: options.costs))
+        self.hidden, self.deepest, self.seconds = self.inner.hidden, 0, 0.0
+
+    def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        self.deepest = 0
+        return self.inner.share(batch, room)
+
+    def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
+        self.deepest = max((depth for draft in drafts for depth in draft.depths), default=0)
+        return self.inner.cut(batch, drafts)
+
+    def see(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        self.inner.see(batch, outcomes)
+
+    def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        costs, drafting = self.options.costs, self.options.price * self.deepest
+        if batch:
+            self.seconds += drafting + costs.of(len(batch) + sum(map(len, drafts)))
+        self.inner.observe(batch, drafts, turns, Spent(drafting, costs.of(spent.rows), spent.rows))
+
+
+def modelled(planner: Choice, costs: Costs, price: float) -> Choice:
+    """The same planner, with times by a table."""
+    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price))
+
+
+class PickyPlanner(Planner):
+    """Asks for much and verifies little: nodes of which the drafter is sure, and half of those it says nothing of."""
+
+    facts = Facts(solo=True)
+
+    @dataclass(frozen=True)
+    class Options:
+        """`nodes` that are drafted; `least`: the confidence below which a node goes, with all that needs it."""
+
+        nodes: int = 8
+        least: float = 0.65
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options = options
+
+    def share(self, batch: Sequence[Context], room: int) -> list[int]:
+        return within([self.options.nodes] * len(batch), room)
+
+    def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> list[Draft]:
+        return [self._cut(draft) for draft in drafts]
+
+    def _cut(self, draft: Draft) -> Draft:
+        if draft.confidence is None:
+            return draft.only(range((len(draft) + 1) // 2))
+        kept = set[int]()
+        for node, parent in enumerate(draft.parents):
+            stands = (parent < 0 or parent in kept) and all(e in kept for e in draft.children(parent) if e < node)
+            if stands and self.worth(draft, node) >= self.options.least:
+                kept.add(node)
+        return draft.only(sorted(kept))
+
+    def worth(self, draft: Draft, node: int) -> float:
+        """What decides; a mutant has another."""
+        return draft.confidence[node] if draft.confidence is not None else 1.0
 
 
 @dataclass(frozen=True)

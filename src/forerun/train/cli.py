@@ -59,6 +59,22 @@ def train_judge_head(model: str, out: Path, **values: Any) -> None:  # noqa: ANN
     click.echo(json.dumps(found))
 
 
+@command.command("lengths")
+@click.argument("model")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, type=click.Path(path_type=Path), help="May be repeated.")
+@click.option("--tokens", type=click.IntRange(1), default=65536, show_default=True, help="Of all texts together.")
+@click.option("--layer", default=-1, show_default=True, help="Whose hidden states are read; -1 is the last.")
+def train_lengths_predictor(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
+    """Train the predictor of planner 'adaeagle' for MODEL and its companion, and write it to the file OUT."""
+    from forerun.train.judge import Job
+    from forerun.train.lengths import train_lengths
+
+    found = train_lengths(model, out, Job(**values))
+    click.echo(f"predictor written to {out}", err=True)
+    click.echo(json.dumps(found))
+
+
 @command.command("export")
 @click.argument("recipe")
 @click.argument("run_folder", type=click.Path(path_type=Path))

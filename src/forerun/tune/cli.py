@@ -42,7 +42,7 @@ def command(model: str, nodes: str | None, out: Path, **values: Any) -> None:  #
     own = {name: values.pop(name) for name in ("prompts", "drafters", "only", "repeats", "inflate")}
     config, sampling = split(values)
     config = {**config, "model": search.place(model)}
-    found = search.tune(search.Order(nodes=budgets(nodes) if nodes else (), **own), config, sampling)
+    found = search.tune(search.Order(nodes=budgets("nodes", nodes) if nodes else (), **own), config, sampling)
     report.show(found)
     for path in report.write(found, config, out):
         click.echo(f"wrote {path}", err=True)
