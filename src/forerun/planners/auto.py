@@ -270,8 +270,6 @@ class AutoPlanner(Planner):
     def _quickly(self, context: Context, draft: Draft) -> Draft:
         """What is worth as much as the last node that paid when this was looked at closely."""
         worth = self._worth(draft, self._record(context.id).luck)
-        if min(worth, default=1.0) >= self.floor:
-            return draft
         return draft.only([node for node, value in enumerate(worth) if value >= self.floor])
 
     def _worth(self, draft: Draft, luck: float) -> list[float]:
@@ -318,11 +316,9 @@ class AutoPlanner(Planner):
         longest, first, accepted = 0, False, 0
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
             made = self.made.get(context.id)
-            if made is None:
-                continue
-            path = self._learn(context.id, made, draft, turn)
-            longest, accepted = max(longest, len(made.worth)), accepted + path
-            first |= self._record(context.id).drafts == 1
+            if made is not None:
+                accepted += self._learn(context.id, made, draft, turn)
+                longest, first = max(longest, len(made.worth)), first or self._record(context.id).drafts == 1
         if longest and not first:  # a request's first draft has its prompt to read
             self.drafting.learn(longest, spent.drafting)
         if longest:
