@@ -30,7 +30,7 @@ TOKENS_MEAN_MAX = 12  # over all files
 TOKENS_MEDIAN_MAX = 16  # of a file
 TOKENS_P95_MAX = 40  # of a file
 TOKENS_FROM_LINES = 40  # a shorter file may be one formula
-FLAGS_MAX = 60
+FLAGS_MAX = 80  # of all commands together; engines of this field have several hundred for one
 ENVIRONMENT_MAX = 5
 
 SILENT = {
