@@ -37,10 +37,10 @@ class FastCotDrafter(SoloDrafter):
         `draw`: draw where the request samples; `price`: steps that a node costs; 0: never rest.
         """
 
-        sizes: tuple[int, ...] = (12, 8, 4)
+        sizes: tuple[int, ...] = (8, 6, 4)
         span: int = 32
         draw: bool = True
-        price: float = 0.02
+        price: float = 0.01
 
         def __post_init__(self) -> None:
             if not self.sizes or min(*self.sizes, self.span) < 1 or not self.price >= 0:
@@ -58,7 +58,8 @@ class FastCotDrafter(SoloDrafter):
         return _State(Purse(self.options.price))
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        state, sizes = context.state, self.options.sizes
+        state: _State = context.state
+        sizes = self.options.sizes
         if state.purse.rests():
             return _NOTHING
         part = (len(context.tokens) - context.prompt_length) // self.options.span

@@ -37,11 +37,11 @@ class JacobiDrafter(SoloDrafter):
     class Options:
         """`width` of the window; `draw`: draw where the request samples; `price`: steps per node, 0: never rest."""
 
-        width: int = 8
+        width: int = 4
         blocks: bool = False
         until: int = 0
         draw: bool = True
-        price: float = 0.02
+        price: float = 0.01
 
         def __post_init__(self) -> None:
             if self.width < 1 or self.until < 0 or not self.price >= 0:
@@ -59,7 +59,8 @@ class JacobiDrafter(SoloDrafter):
         return _State(Purse(self.options.price))
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        state, length, options = context.state, len(context.tokens), self.options
+        state: _State = context.state
+        length, options = len(context.tokens), self.options
         if state.purse.rests() or 0 < options.until <= length - context.prompt_length:
             return _NOTHING
         if state.end <= length:

@@ -1,9 +1,9 @@
 """Lookahead decoding: n-grams that Jacobi iterations came by are kept, and guessed where they fit (2402.02057).
 
-One pass reads two kinds of branches below the last token. The lookahead branch is a comb: a trunk of guessed tokens, and
-behind the last token and every token of the trunk the newest guesses of one column, a tooth. What the target says after
-a tooth completes an n-gram; the comb then moves on by the tokens that were written. The verification branch is up to
-`guesses` n-grams that begin where the text ends. The paper's mask over its window is the mask of this tree.
+One pass reads two kinds of branches below the last token. The lookahead branch is a comb: a trunk of guessed tokens,
+and behind the last token and every token of the trunk the newest guesses of one column, a tooth. What the target says
+after a tooth completes an n-gram; the comb then moves on by the tokens that were written. The verification branch is
+up to `guesses` n-grams that begin where the text ends. The paper's mask over its window is the mask of this tree.
 Different from the paper: the comb's own nodes are judged, too, so a window that is right is taken at once; equal
 beginnings are one node; teeth begin as pieces of the text, so there are no steps that only fill the window.
 Does not: draw guesses; where a request samples, a guess is accepted with the probability of its token.
@@ -74,7 +74,7 @@ class LookaheadDrafter(SoloDrafter):
         window: int = 5
         guesses: int = 5
         text: bool = True
-        price: float = 0.0
+        price: float = 0.01
 
         def __post_init__(self) -> None:
             if self.ngram < 3 or min(self.window, self.guesses) < 1 or not self.price >= 0:  # noqa: PLR2004 - a tooth has one
@@ -92,7 +92,8 @@ class LookaheadDrafter(SoloDrafter):
         return _State(Purse(self.options.price), _Pool(self.options.guesses))
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        state, tokens = context.state, context.tokens
+        state: _State = context.state
+        tokens = context.tokens
         state.ends, state.size = [], 0
         if state.purse.rests():
             return _NOTHING
@@ -117,7 +118,7 @@ class LookaheadDrafter(SoloDrafter):
         """New columns at the far end, with pieces of the text in turn."""
         span = self.options.ngram - 1
         while len(state.teeth) < self.options.window:
-            state.filled = state.filled + 1 if state.filled + span < len(tokens) else 0
+            state.filled = (state.filled + span) % len(tokens)
             piece = [tokens[(state.filled + i) % len(tokens)] for i in range(span)]
             if state.teeth:
                 state.trunk.append(piece[0])

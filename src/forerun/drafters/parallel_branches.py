@@ -52,7 +52,7 @@ class ParallelBranchesDrafter(SoloDrafter):
         marks: tuple[str, ...] = ("\n1.", "\n2.", "\n3.", "\n4.", "\n5.", "\n6.", "\n7.", "\n8.", "\n9.")
         branches: int = 2
         length: int = 8
-        price: float = 0.02
+        price: float = 0.01
 
         def __post_init__(self) -> None:
             if not all(self.marks) or min(self.branches, self.length) < 1 or not self.price >= 0:

@@ -27,7 +27,8 @@ _STEP = 0.5  # what a level costs in the order of the tree's paths, where a rank
 @lru_cache(maxsize=64)
 def template(depth: int, width: int, leaves: int) -> tuple[tuple[int, ...], ...]:
     """The first `leaves` paths of ranks, by the sum of their ranks and of a constant per level."""
-    found, heap = list[tuple[int, ...]](), [(float(rank) + _STEP, (rank,)) for rank in range(width)]
+    found = list[tuple[int, ...]]()
+    heap: list[tuple[float, tuple[int, ...]]] = [(rank + _STEP, (rank,)) for rank in range(width)]
     while heap and len(found) < leaves:
         cost, path = heappop(heap)
         found.append(path)
@@ -64,10 +65,10 @@ class TrJacobiDrafter(SoloDrafter):
 
         noise: int = 4
         width: int = 3
-        leaves: int = 12
+        leaves: int = 6
         copy: int = 6
         match: int = 3
-        price: float = 0.02
+        price: float = 0.01
 
         def __post_init__(self) -> None:
             if min(self.noise, self.width, self.match) < 1 or min(self.leaves, self.copy) < 0 or not self.price >= 0:
@@ -85,7 +86,8 @@ class TrJacobiDrafter(SoloDrafter):
         return _State(Purse(self.options.price))
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        state, tokens, options = context.state, context.tokens, self.options
+        state: _State = context.state
+        tokens, options = context.tokens, self.options
         if state.purse.rests():
             return _NOTHING
         self._read(state, tokens)

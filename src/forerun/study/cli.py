@@ -39,7 +39,7 @@ def acceptance(drafts: str, out: Path | None, **values: Any) -> None:  # noqa: A
 @click.option("--model", default="reference", show_default=True, help="Whose text.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
 @click.option("--prompts", type=click.IntRange(1), default=2, show_default=True, help="Prompts per category.")
-@click.option("--positions", type=click.IntRange(2), default=32, show_default=True, help="Guessed at once.")
+@click.option("--tokens", type=click.IntRange(2), default=32, show_default=True, help="Guessed at once.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and picture.")
 def jacobi(categories: str, out: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Draw when each position first became right under Jacobi iteration."""

@@ -20,13 +20,12 @@ from forerun.ahead import filler
 from forerun.bench import machine
 from forerun.bench.report import as_json
 from forerun.bench.workloads import OWN, encode, load
-from forerun.caches.contiguous import ContiguousCache
-from forerun.engine.runner import ModelRunner
 from forerun.files import write_whole
 from forerun.models.contract import Model
 from forerun.models.load import folder_of, load_model
 from forerun.models.tokenizer import Tokenizer
-from forerun.types import Ints, Work
+from forerun.quantize import one_pass
+from forerun.types import Ints
 
 _NOTE = (
     "Passes until nothing changes, positions that are settled per pass (plain decoding: 1), and the share of positions"
@@ -36,21 +35,21 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Order:
-    """What to iterate: so many positions at once after each prompt."""
+    """What to iterate."""
 
     model: str = "reference"
     categories: Sequence[str] = OWN
     prompts: int = 2  # per category
-    positions: int = 32
+    tokens: int = 32  # positions that are guessed at once
 
 
 def run(order: Order) -> dict[str, Any]:
     """A case per prompt."""
     model, tokenizer = load_model(order.model), Tokenizer.from_folder(folder_of(order.model))
     prompts = load(order.categories, order.prompts)
-    items = encode(prompts, tokenizer, model.info.context_length - order.positions).items
+    items = encode(prompts, tokenizer, model.info.context_length - order.tokens).items
     cases = [
-        {"category": item.category, "prompt": item.number, **figures(trajectory(model, item.tokens, order.positions))}
+        {"category": item.category, "prompt": item.number, **figures(trajectory(model, item.tokens, order.tokens))}
         for item in items
     ]
     return {
@@ -58,7 +57,7 @@ def run(order: Order) -> dict[str, Any]:
         "benchmark": "jacobi",
         **machine.circumstances(),
         "machine": machine.facts(model.info),
-        "positions": order.positions,
+        "positions": order.tokens,
         "notes": [_NOTE],
         "cases": cases,
     }
@@ -66,19 +65,10 @@ def run(order: Order) -> dict[str, Any]:
 
 def trajectory(model: Model, prompt: Sequence[int], positions: int) -> Ints:
     """The window before the first pass and after each, [1 + passes, positions]; the last pass changed nothing."""
-    size = len(prompt) + positions
-    cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, size)
-    slot, _ = cache.open(())
-    cache.reserve(slot, size)
-    runner, past = ModelRunner(model, cache), tuple(prompt[:-1])
-    if past:
-        runner.run([Work(slot, past)])
-        cache.keep(slot, past, range(len(past)))
     windows = [filler(prompt, positions)]
     while len(windows) < 2 or windows[-1] != windows[-2]:  # noqa: PLR2004 - nothing to compare with
-        work = Work(slot, (prompt[-1], *windows[-1][:-1]), logits=tuple(range(positions)))
-        windows.append(list(runner.run([work])[0].best))
-        cache.keep(slot, (), ())
+        logits = one_pass(model, [*prompt, *windows[-1][:-1]], positions)
+        windows.append(logits.argmax(-1).tolist())
     return np.array(windows)
 
 
@@ -106,7 +96,9 @@ def show(found: dict[str, Any]) -> None:
     for name in ("category", "prompt", "passes", "positions per pass", "right ahead"):
         table.add_column(name, justify="left" if name == "category" else "right")
     for c in found["cases"]:
-        table.add_row(c["category"], str(c["prompt"]), str(c["passes"]), f"{c['positions_per_pass']:.2f}", f"{c['ahead']:.0%}")
+        table.add_row(
+            c["category"], str(c["prompt"]), str(c["passes"]), f"{c['positions_per_pass']:.2f}", f"{c['ahead']:.0%}"
+        )
     Console(width=None if Console().is_terminal else 132, highlight=False).print(table)
 
 

@@ -63,20 +63,14 @@ def train_judge_head(model: str, out: Path, **values: Any) -> None:  # noqa: ANN
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--text", "texts", multiple=True, required=True, type=click.Path(path_type=Path), help="May be repeated.")
-@click.option("--tokens", type=click.IntRange(1), default=32768, show_default=True, help="Of all texts together.")
-@click.option("--block", type=click.IntRange(2, 64), default=16, show_default=True, help="Positions iterated at once.")
-@click.option("--noise", type=click.IntRange(0, 32), default=0, show_default=True, help="Replaced in a row; 0: none.")
-@click.option("--keep", type=click.FloatRange(0), default=1.0, show_default=True, help="Weight of its own tokens.")
-@click.option("--steps", type=click.IntRange(1), default=200, show_default=True, help="Of the optimiser.")
-@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Prompts per step.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=3e-4, show_default=True, help="Of learning.")
-@click.option("--seed", default=0, show_default=True, help="Of states and batches.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of the processor.")
-def train_consistent_model(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
-    """Teach a copy of MODEL to guess several tokens at once (CLLM; with --noise, MSN) and write it to the folder OUT."""
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a key, e.g. steps=100 or noise=4.")
+def train_consistent_model(model: str, out: Path, texts: tuple[Path, ...], pairs: tuple[str, ...]) -> None:
+    """Teach a copy of MODEL to guess several tokens at once (CLLM; MSN with noise), and write it to the folder OUT."""
     from forerun.train.consistency import Job, train_consistency
+    from forerun.train.recipe import build
 
-    found = train_consistency(model, out, Job(**values))
+    job = build(Job, dict(parse_pair(pair) for pair in pairs), "forerun train consistency")
+    found = train_consistency(model, out, texts, job)
     click.echo(f"model written to {out}", err=True)
     click.echo(json.dumps(found))
 

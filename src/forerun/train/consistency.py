@@ -2,9 +2,9 @@
 
 Two ways. By default consistency on its own Jacobi trajectories (CLLM, 2403.00835): behind a prompt a block of tokens is
 iterated to its fixed point, the model's greedy text; behind any state on the way there the model learns to say what it
-says behind the fixed point, and the fixed point's own tokens, so that it stays what it was. With `noise` the text itself
-with some tokens in a row replaced by earlier ones (Make Some Noise, 2406.17404): the model learns to say what comes all
-the same.
+says behind the fixed point, and the fixed point's own tokens, so that it stays what it was. With `noise` some tokens in
+a row of the text itself are replaced by earlier ones (Make Some Noise, 2406.17404), and the model learns to say what
+comes all the same.
 Does not: keep the text of the model it begins with: what comes out is another target, with its own loss; train a model
 of another shape than Llama's.
 """
@@ -33,9 +33,8 @@ _TOGETHER = 64  # prompts of a pass without gradients
 
 @dataclass(frozen=True)
 class Job:
-    """What to train on, and how long."""
+    """How to train; the keys of --set."""
 
-    texts: Sequence[Path]
     tokens: int = 32768  # of all texts together
     block: int = 16
     noise: int = 0  # tokens in a row that are replaced; 0: trajectories
@@ -46,17 +45,25 @@ class Job:
     seed: int = 0
     threads: int = 1
 
+    def __post_init__(self) -> None:
+        if min(self.block, self.steps, self.batch) < 1 or not 0 <= self.noise < PROMPT - 1 or not self.rate > 0:
+            told = (
+                f"block is {self.block}, noise {self.noise}, steps {self.steps}, batch {self.batch}, rate {self.rate}"
+            )
+            remedy = f"give at least 1, a rate above 0, and noise below {PROMPT - 1}"
+            raise TrainError(f"forerun train consistency: {told}; {remedy}.")
 
-def train_consistency(model: str, out: Path, job: Job) -> dict[str, Any]:
+
+def train_consistency(model: str, out: Path, texts: Sequence[Path], job: Job) -> dict[str, Any]:
     """Train a copy of `model` and write it; figures of held-out prompts before and after."""
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.seed)
     folder, device = folder_of(model), pick_device("auto")
-    student, prompts = load_folder(folder, device), read(str(folder), job).to(device)
+    student, prompts = load_folder(folder, device), read(str(folder), texts, job.tokens).to(device)
     held, rest = prompts[::HELD], prompts[torch.arange(len(prompts)) % HELD > 0]
     if len(rest) < job.batch:
         found = f"the texts have {len(rest)} prompts of {PROMPT} tokens to train on, and a batch {job.batch}"
-        raise TrainError(f"{found}; give more text, or a smaller --batch.")
+        raise TrainError(f"{found}; give more text, or --set batch=N.")
     before = measured(student, held, job)
     losses_of = noisy(student, rest, job) if job.noise else consistent(student, rest, job)
     fit(student, losses_of, job)
@@ -66,10 +73,10 @@ def train_consistency(model: str, out: Path, job: Job) -> dict[str, Any]:
     return {"prompts": len(rest), "before": before, "after": measured(student, held, job)}
 
 
-def read(folder: str, job: Job) -> torch.Tensor:
+def read(folder: str, texts: Sequence[Path], tokens: int) -> torch.Tensor:
     """Prompts of the texts, [prompts, PROMPT]."""
-    windows = judge.windows(judge.Job(job.texts, job.tokens), Tokenizer.from_folder(folder))
-    return torch.tensor([window for window in windows]).reshape(-1, PROMPT)  # noqa: C416 - a tensor takes no generator
+    windows = list(judge.windows(judge.Job(texts, tokens), Tokenizer.from_folder(folder)))
+    return torch.tensor(windows).reshape(-1, PROMPT)
 
 
 @torch.no_grad()
