@@ -94,7 +94,6 @@ class LookaheadDrafter(SoloDrafter):
     def propose_one(self, context: Context, budget: int) -> Draft:
         state: _State = context.state
         tokens = context.tokens
-        state.ends, state.size = [], 0
         if state.purse.rests():
             return _NOTHING
         self._read(state, tokens)
@@ -103,8 +102,7 @@ class LookaheadDrafter(SoloDrafter):
         for gram in state.pool.latest(tokens[-1]):
             if len(trie) + len(gram) <= budget // 2:
                 trie.add(gram)
-        self._comb(state, trie)
-        state.size = len(trie)
+        state.ends, state.size = self._comb(state, trie), len(trie)
         return state.purse.pay(trie.draft("lookahead"))
 
     def _read(self, state: _State, tokens: Sequence[int]) -> None:
@@ -124,37 +122,38 @@ class LookaheadDrafter(SoloDrafter):
                 state.trunk.append(piece[0])
             state.teeth.append(piece[1:])
 
-    def _comb(self, state: _State, trie: Trie) -> None:
-        """Columns from the near end on, as long as there is room for all of one."""
-        below = ROOT
+    def _comb(self, state: _State, trie: Trie) -> list[int]:
+        """Columns from the near end on, as long as there is room for all of one; the last node of each."""
+        below, ends = ROOT, list[int]()
         for column, teeth in enumerate(state.teeth):
             if column:
                 found = trie.add(state.trunk[column - 1 : column], below)
                 if not found:
-                    return
+                    break
                 below = found[0]
             nodes = trie.add(teeth, below)
             if len(nodes) < len(teeth):
-                return
-            state.ends.append(nodes[-1])
+                break
+            ends.append(nodes[-1])
+        return ends
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         for context, outcome in zip(batch, outcomes, strict=True):
             state: _State = context.state
             state.purse.settle(outcome)
-            if outcome.verdict is None or outcome.draft is None or len(outcome.draft) < max(state.size, 1):
+            if outcome.verdict is None or outcome.draft is None:
                 continue
-            keys = [context.tokens[-1], *state.trunk]
-            for column, end in enumerate(state.ends):
+            keys, judged = [context.tokens[-1], *state.trunk], len(outcome.draft) >= state.size
+            for column, end in enumerate(state.ends if judged else ()):
                 teeth = state.teeth[column]
                 teeth.append(outcome.output.best[end + 1])
                 state.pool.put(keys[column], tuple(teeth))
-            self._move(state, len(outcome.verdict.path))
+            self._move(state, len(state.ends) if judged else 0, len(outcome.verdict.path))
+            state.ends, state.size = [], 0  # there may be steps without a draft
 
     @staticmethod
-    def _move(state: _State, accepted: int) -> None:
-        """On by the tokens that were written: the first of every tooth becomes part of the trunk."""
-        moved = len(state.ends)
+    def _move(state: _State, moved: int, accepted: int) -> None:
+        """On by the tokens that were written: the first of every renewed tooth becomes part of the trunk."""
         fresh = [teeth.pop(0) for teeth in state.teeth[:moved]]
         state.trunk = [*fresh[1 + accepted :], *state.trunk[max(moved - 1, accepted) :]]
         state.teeth = state.teeth[accepted:]

@@ -74,18 +74,18 @@ class ParallelBranchesDrafter(SoloDrafter):
 
     def propose_one(self, context: Context, budget: int) -> Draft:
         state: _State = context.state
-        state.ends = {}
         self._read(state, context.tokens)
         if state.item < 0 or state.purse.rests():
             return _NOTHING
-        trie = Trie(budget)
+        trie, ends = Trie(budget), dict[int, int]()
         written, known = list(context.tokens[state.begin :]), state.ahead.get(state.item, [])
         if known[: len(written)] == written:
             trie.add(known[len(written) :])
         for item in range(state.item + 1, min(state.item + 1 + self.options.branches, len(self.marks))):
             branch = [*self.heads[item], *state.ahead.get(item, ())]
             if len(state.ahead.get(item, ())) < self.options.length and len(trie) + len(branch) <= budget:
-                state.ends[item] = trie.add(branch)[-1]
+                ends[item] = trie.add(branch)[-1]
+        state.ends = ends
         return state.purse.pay(trie.draft("parallel-branches"))
 
     def _read(self, state: _State, tokens: Sequence[int]) -> None:
@@ -107,3 +107,4 @@ class ParallelBranchesDrafter(SoloDrafter):
             if outcome.draft is not None and len(outcome.draft) > max(state.ends.values(), default=-1):
                 for item, end in state.ends.items():
                     state.ahead.setdefault(item, []).append(outcome.output.best[end + 1])
+            state.ends = {}  # there may be steps without a draft

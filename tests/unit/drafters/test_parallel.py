@@ -80,6 +80,15 @@ def test_drawn_windows_of_several_tokens_are_exact(drafter):
         laws.exact_is_true(toy, Sampling(max_tokens=5), (0, 1))
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_windows_and_combs_share_a_tree(seed):
+    """Inside `several`, where other drafters' nodes are accepted, too."""
+    of = "[(jacobi:width=3,price=0),(lookahead:ngram=3,window=2,guesses=2),(tr-jacobi-msn:noise=2,width=2,copy=2)]"
+    toy = Toy(drafter=f"several:of={of}", model=ToyModel(2, seed), planner="fixed:nodes=12")
+    laws.exact_is_true(toy, Sampling(max_tokens=5), (0, 1))
+    laws.greedy_equals_greedy(replace(toy, model=ToyModel(3, seed)))
+
+
 right_draft = Window.draft
 
 
