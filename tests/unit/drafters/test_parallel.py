@@ -262,6 +262,16 @@ def test_later_items_are_written_beside_the_first_and_drafted_in_their_turn():
     assert draft.tokens == (1, 2)  # a new list
 
 
+def test_items_that_do_not_depend_on_each_other_come_at_once():
+    """A toy text that goes round by way of all marks: what follows a mark depends on the mark alone."""
+    drafter = "parallel-branches:marks=[x,l,o],length=3,price=0"
+    rig = Toy(drafter=drafter, model=ToyModel(26, 33), planner="fixed:nodes=30").build()
+    number = rig.add(Ask((0,), GREEDY))
+    rig.finish()
+    assert rig.text(number).tokens == Reference(ToyModel(26, 33)).greedy((0,), GREEDY, 40)
+    assert rig.said[number][-1].stats.steps < 32
+
+
 @pytest.mark.parametrize(
     "spelled",
     [
