@@ -55,7 +55,7 @@ class ParallelBranchesDrafter(SoloDrafter):
         price: float = 0.01
 
         def __post_init__(self) -> None:
-            if not all(self.marks) or min(self.branches, self.length) < 1 or not self.price >= 0:
+            if not self.marks or not all(self.marks) or min(self.branches, self.length) < 1 or not self.price >= 0:
                 told = f"marks is {self.marks}, branches {self.branches} and length {self.length}"
                 raise ConfigError(f"drafter 'parallel-branches': {told}; give texts, numbers of at least 1, a price.")
 
@@ -78,7 +78,8 @@ class ParallelBranchesDrafter(SoloDrafter):
         if state.item < 0 or state.purse.rests():
             return _NOTHING
         trie, ends = Trie(budget), dict[int, int]()
-        written, known = list(context.tokens[state.begin :]), state.ahead.get(state.item, [])
+        known = state.ahead.get(state.item, [])
+        written = list(context.tokens[state.begin : state.begin + len(known) + 1])
         if known[: len(written)] == written:
             trie.add(known[len(written) :])
         for item in range(state.item + 1, min(state.item + 1 + self.options.branches, len(self.marks))):
