@@ -14,7 +14,7 @@ from forerun.ahead import Window
 from forerun.drafters.contract import SoloDrafter
 from forerun.errors import ConfigError
 from forerun.purse import Purse
-from forerun.types import Context, Draft, Facts, Outcome, Setup
+from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()
 
@@ -28,7 +28,13 @@ class _State:
 class FastCotDrafter(SoloDrafter):
     """A window that widens or narrows along the text."""
 
-    facts = Facts(keys=("fastcot",), paper="2311.08263", draws=True, evidence="docs/results/README.md#parallel-greedy")
+    facts = Facts(
+        keys=("fastcot",),
+        paper="2311.08263",
+        needs=frozenset({Need.LOGITS}),
+        draws=True,
+        evidence="docs/results/README.md#parallel-greedy",
+    )
 
     @dataclass(frozen=True)
     class Options:

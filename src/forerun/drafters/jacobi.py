@@ -14,7 +14,7 @@ from forerun.ahead import Window
 from forerun.drafters.contract import SoloDrafter
 from forerun.errors import ConfigError
 from forerun.purse import Purse
-from forerun.types import Context, Draft, Facts, Outcome, Setup
+from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()
 
@@ -30,7 +30,11 @@ class JacobiDrafter(SoloDrafter):
     """The target's own parallel guesses."""
 
     facts = Facts(
-        keys=("jacobi", "cllm"), draws=True, paper="2305.10427", evidence="docs/results/README.md#parallel-greedy"
+        keys=("jacobi", "cllm"),
+        needs=frozenset({Need.LOGITS}),
+        draws=True,
+        paper="2305.10427",
+        evidence="docs/results/README.md#parallel-greedy",
     )
 
     @dataclass(frozen=True)

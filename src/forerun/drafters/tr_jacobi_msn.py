@@ -52,7 +52,7 @@ class TrJacobiDrafter(SoloDrafter):
     facts = Facts(
         keys=("tr-jacobi-msn",),
         paper="2406.17404",
-        needs=frozenset({Need.BRANCHING}),
+        needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         evidence="docs/results/README.md#parallel-greedy",
     )
 

@@ -2,9 +2,9 @@
 
 Two ways. By default consistency on its own Jacobi trajectories (CLLM, 2403.00835): behind a prompt a block of tokens is
 iterated to its fixed point, the model's greedy text; behind any state on the way there the model learns to say what it
-says behind the fixed point, and the fixed point's own tokens, so that it stays what it was. With `noise` some tokens in
-a row of the text itself are replaced by earlier ones (Make Some Noise, 2406.17404), and the model learns to say what
-comes all the same.
+says behind the fixed point, and the tokens of prompt and fixed point, so that it stays what it was. With `noise` some
+tokens in a row of the text itself are replaced by earlier ones (Make Some Noise, 2406.17404), and the model learns to
+say what comes all the same.
 Does not: keep the text of the model it begins with: what comes out is another target, with its own loss; train a model
 of another shape than Llama's.
 """
@@ -38,7 +38,7 @@ class Job:
     tokens: int = 32768  # of all texts together
     block: int = 16
     noise: int = 0  # tokens in a row that are replaced; 0: trajectories
-    keep: float = 1.0  # weight of the model's own tokens beside consistency
+    keep: float = 1.0  # weight of the tokens of prompt and fixed point beside consistency
     steps: int = 200
     batch: int = 16
     rate: float = 3e-4
@@ -103,9 +103,11 @@ def consistent(model: LlamaForCausalLM, prompts: torch.Tensor, job: Job) -> Iter
         chosen = torch.randperm(len(paths))[: job.batch].tolist()
         states = torch.stack([paths[i][int(torch.randint(len(paths[i]), ()))] for i in chosen])
         fixed = torch.stack([paths[i][-1] for i in chosen])
-        own = behind(model, prompts[chosen], fixed)
+        text = torch.cat([prompts[chosen], fixed], 1)
+        own = network.logits(model, text[:, :-1], bf16=False)
         said = behind(model, prompts[chosen], states)
-        yield losses.distillation(said, own.detach(), fixed, 1.0) + job.keep * losses.next_token(own, fixed)
+        consistency = losses.distillation(said, own[:, PROMPT - 1 :].detach(), fixed, 1.0)
+        yield consistency + job.keep * losses.next_token(own, text[:, 1:])
 
 
 def noisy(model: LlamaForCausalLM, prompts: torch.Tensor, job: Job) -> Iterator[torch.Tensor]:
