@@ -40,7 +40,7 @@ class FastCotDrafter(SoloDrafter):
     class Options:
         """`sizes` of the window, one after the other for `span` tokens each; the last one stays.
 
-        `draw`: draw where the request samples; `price`: steps that a node costs; 0: never rest.
+        `draw`: draw where the request samples; `price`: steps that a node costs, 0.03 or more on a CPU; 0: never rest.
         """
 
         sizes: tuple[int, ...] = (8, 6, 4)

@@ -39,7 +39,10 @@ class JacobiDrafter(SoloDrafter):
 
     @dataclass(frozen=True)
     class Options:
-        """`width` of the window; `draw`: draw where the request samples; `price`: steps per node, 0: never rest."""
+        """`width` of the window; `draw`: draw where the request samples.
+
+        `price`: steps that a node costs, 0.03 or more on a CPU; 0: never rest.
+        """
 
         width: int = 4
         blocks: bool = False

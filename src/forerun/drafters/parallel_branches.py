@@ -46,7 +46,7 @@ class ParallelBranchesDrafter(SoloDrafter):
     class Options:
         """`marks` of items in their order; `branches` are written ahead at a time, `length` tokens of each.
 
-        `price`: steps that a node costs; 0: never rest.
+        `price`: steps that a node costs, 0.03 or more on a CPU; 0: never rest.
         """
 
         marks: tuple[str, ...] = ("\n1.", "\n2.", "\n3.", "\n4.", "\n5.", "\n6.", "\n7.", "\n8.", "\n9.")

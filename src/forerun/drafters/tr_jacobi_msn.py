@@ -60,7 +60,8 @@ class TrJacobiDrafter(SoloDrafter):
     class Options:
         """`noise`: guesses and noise in a row; `width`: candidates of a position; `leaves`: paths of the tree.
 
-        `copy`: tokens taken from the text after a match of at most `match`; `price`: steps per node, 0: never rest.
+        `copy`: tokens taken from the text after a match of at most `match`.
+        `price`: steps that a node costs, 0.03 or more on a CPU; 0: never rest.
         """
 
         noise: int = 4
