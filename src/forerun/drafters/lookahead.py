@@ -157,4 +157,3 @@ class LookaheadDrafter(SoloDrafter):
         fresh = [teeth.pop(0) for teeth in state.teeth[:moved]]
         state.trunk = [*fresh[1 + accepted :], *state.trunk[max(moved - 1, accepted) :]]
         state.teeth = state.teeth[accepted:]
-        del state.trunk[max(len(state.teeth) - 1, 0) :]

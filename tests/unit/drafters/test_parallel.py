@@ -191,6 +191,17 @@ def test_the_comb_moves_by_what_was_accepted():
     draft.check(16, 99)
 
 
+@pytest.mark.parametrize("accepted", range(6))
+@pytest.mark.parametrize("budget", [1, 3, 6, 99])
+def test_every_column_but_the_first_hangs_below_the_trunk(budget, accepted):
+    drafter = made("lookahead:ngram=4,window=4,guesses=2,text=false")
+    context = begun(drafter, range(1, 13), temperature=0)
+    draft = drafter.propose_one(context, budget)
+    told(drafter, context, draft, [14] * (len(draft) + 1), range(min(accepted, len(draft))), 15)
+    assert len(context.state.trunk) == max(len(context.state.teeth) - 1, 0)
+    assert {len(teeth) for teeth in context.state.teeth} <= {2}
+
+
 @pytest.mark.parametrize("budget", range(13))
 def test_few_nodes_are_shared_by_guesses_and_comb(budget):
     drafter = made("lookahead:ngram=3,window=3,guesses=3")
