@@ -252,6 +252,21 @@ def accepted(case: dict[str, Any] | None) -> str:
     return f"{case['accepted']:.3f}" + (f" ± {case['error']:.3f}" if case["how"] != "exact" else "")
 
 
+def jacobi_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per prompt."""
+    return [
+        (
+            c["category"],
+            str(c["prompt"]),
+            str(c["passes"]),
+            f"{c['positions_per_pass']:.2f}",
+            f"{c['ahead']:.0%}",
+            " ".join(map(str, c["first_right"])),
+        )
+        for c in report["cases"]
+    ]
+
+
 def verify_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per rule and vocabulary."""
     found = {(c["rule"], c["vocabulary"], c["shape"]): c for c in report["cases"]}
@@ -290,6 +305,7 @@ PLANNERS = (
 )
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
+JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "pass in which each was first right")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 TABLES = {
     "costs": (COSTS, costs_rows),
@@ -297,6 +313,7 @@ TABLES = {
     "trees": (TREES, tree_rows),
     "planners": (PLANNERS, planner_rows),
     "verify": (VERIFY, verify_rows),
+    "jacobi": (JACOBI, jacobi_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),

@@ -11,5 +11,11 @@ DRAFTERS = Registry(
         "draft-model": "draft_model:DraftModelDrafter",
         "several": "several:SeveralDrafter",
         "other-vocab": "other_vocab:OtherVocabDrafter",
+        # parallel decoding by the target itself
+        "jacobi": "jacobi:JacobiDrafter",
+        "lookahead": "lookahead:LookaheadDrafter",
+        "tr-jacobi-msn": "tr_jacobi_msn:TrJacobiDrafter",
+        "fastcot": "fastcot:FastCotDrafter",
+        "parallel-branches": "parallel_branches:ParallelBranchesDrafter",
     },
 )

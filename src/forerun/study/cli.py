@@ -44,3 +44,21 @@ def costs() -> None:
     found = study.run()
     study.show(found)
     click.echo(as_json(found))
+
+
+@command.command("jacobi")
+@click.option("--model", default="reference", show_default=True, help="Whose text.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--prompts", type=click.IntRange(1), default=2, show_default=True, help="Prompts per category.")
+@click.option("--tokens", type=click.IntRange(2), default=32, show_default=True, help="Guessed at once.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON and picture.")
+def jacobi(categories: str, out: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Draw when each position first became right under Jacobi iteration."""
+    from forerun.bench.report import as_json
+    from forerun.study import jacobi as study
+
+    found = study.run(study.Order(categories=[name.strip() for name in categories.split(",")], **values))
+    study.show(found)
+    for path in study.write(found, out) if out is not None else ():
+        click.echo(f"wrote {path}", err=True)
+    click.echo(as_json(found))

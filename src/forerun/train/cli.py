@@ -75,6 +75,22 @@ def train_lengths_predictor(model: str, out: Path, **values: Any) -> None:  # no
     click.echo(json.dumps(found))
 
 
+@command.command("consistency")
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, type=click.Path(path_type=Path), help="May be repeated.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a key, e.g. steps=100 or noise=4.")
+def train_consistent_model(model: str, out: Path, texts: tuple[Path, ...], pairs: tuple[str, ...]) -> None:
+    """Teach a copy of MODEL to guess several tokens at once (CLLM; MSN with noise), and write it to the folder OUT."""
+    from forerun.train.consistency import Job, train_consistency
+    from forerun.train.recipe import build
+
+    job = build(Job, dict(parse_pair(pair) for pair in pairs), "forerun train consistency")
+    found = train_consistency(model, out, texts, job)
+    click.echo(f"model written to {out}", err=True)
+    click.echo(json.dumps(found))
+
+
 @command.command("export")
 @click.argument("recipe")
 @click.argument("run_folder", type=click.Path(path_type=Path))
