@@ -403,6 +403,7 @@ class Context:
     sampling: "Sampling"
     rng: "Rng"
     state: Any = None  # what the member's own `start` returned
+    prediction: tuple[int, ...] = ()  # what the caller expects the output to be
 
 
 @dataclass(frozen=True, slots=True)
