@@ -32,6 +32,8 @@ LAYERS = {
         "reader",
         "look",
         "growth",
+        "align",
+        "pool",
         "member",
         "config",
         "files",

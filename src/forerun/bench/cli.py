@@ -240,6 +240,24 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     click.echo(as_json(found))
 
 
+@click.command("replay")
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--drafter", "drafters", multiple=True, default=["ngram"], help="Who guesses; may be repeated [ngram].")
+@click.option("--nodes", type=click.IntRange(1), default=8, show_default=True, help="Of a draft, at most.")
+@click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Whose tokens texts become.")
+def replay(**values: Any) -> None:  # noqa: ANN401
+    """Measure what drafters would save on the texts in FILES, without a model.
+
+    FILES hold JSON lines with prompt and output, or plain text.
+    """
+    from forerun.bench import replay as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(**values))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("verify")
 @click.option("--vocabularies", default="32000,152000", show_default=True, help="Tokens of p; with commas.")
 @click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Drafts of every shape.")

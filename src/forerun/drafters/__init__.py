@@ -11,5 +11,12 @@ DRAFTERS = Registry(
         "draft-model": "draft_model:DraftModelDrafter",
         "several": "several:SeveralDrafter",
         "other-vocab": "other_vocab:OtherVocabDrafter",
+        "aggressive": "aggressive:AggressiveDrafter",
+        "copyspec": "copyspec:CopySpecDrafter",
+        "prediction": "prediction:PredictionDrafter",
+        "token-recycling": "token_recycling:TokenRecyclingDrafter",
+        "aded": "aded:AdedDrafter",
+        "hierarchy-drafting": "hierarchy_drafting:HierarchyDrafter",
+        "ouroboros": "ouroboros:OuroborosDrafter",
     },
 )
