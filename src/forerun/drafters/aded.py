@@ -1,11 +1,11 @@
 """A tri-gram matrix that follows the target's distributions, searched as a tree of moves: ADED (2407.12021).
 
 For two tokens in a row the matrix holds the likeliest next ones with the probabilities that the target gave them when
-it last read these two, at accepted and at rejected nodes; what a prompt has is there until the target says better. A
-draft grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is
+it last read these two, at accepted and at rejected nodes; what a prompt has is there until the target says better, and
+where two tokens are new, what was last said after the second of them stands in for a matrix of a corpus. A draft grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is
 the matrix's probability, n and N the visits of child and parent, and Q the mean chance that what was found below the
 child is reached from the parent.
-Does not: begin with a matrix of a corpus, as the paper does; draw at random, so the nodes are chosen tokens.
+Does not: begin with a corpus, as the paper does; draw at random, so the nodes are chosen tokens.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from forerun.drafters.contract import SoloDrafter
 from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup
 
+NONE = -1  # in place of a token
 SEEN = 0.5  # the probability of what followed in the prompt
 
 Pair = tuple[int, int]
@@ -29,11 +30,16 @@ class Matrix:
         self.rows: dict[Pair, Row] = {}
         self._most = most
 
+    def read(self, pair: Pair) -> Row:
+        """The row of a pair, or of its second token."""
+        return self.rows.get(pair) or self.rows.get((NONE, pair[1]), ())
+
     def write(self, pair: Pair, row: Row) -> None:
-        """The newest row of a pair; the one that was written longest ago makes room."""
-        self.rows.pop(pair, None)
-        self.rows[pair] = row
-        if len(self.rows) > self._most:
+        """The newest row of a pair and of its second token; those that were written longest ago make room."""
+        for key in (pair, (NONE, pair[1])):
+            self.rows.pop(key, None)
+            self.rows[key] = row
+        while len(self.rows) > self._most:
             del self.rows[next(iter(self.rows))]
 
 
@@ -96,9 +102,9 @@ class AdedDrafter(SoloDrafter):
         return matrix
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        rows, tokens, parents = context.state.rows, list[int](), list[int]()
+        matrix, tokens, parents = context.state, list[int](), list[int]()
         pair = _pair(context.tokens)
-        root = _Node(-1, pair, 1.0, rows.get(pair, ()))
+        root = _Node(-1, pair, 1.0, matrix.read(pair))
         while len(tokens) < min(budget, self.options.nodes) and not root.done:
             path = self._walk(root)
             leaf = path[-1]
@@ -107,7 +113,7 @@ class AdedDrafter(SoloDrafter):
                 continue
             (token, prior), leaf.left = leaf.left[0], leaf.left[1:]
             below = leaf.pair[1], token
-            child = _Node(len(tokens), below, leaf.chance * prior, rows.get(below, ()), prior, 0)
+            child = _Node(len(tokens), below, leaf.chance * prior, matrix.read(below), prior, 0)
             leaf.children.append(child)
             tokens.append(token)
             parents.append(leaf.number)
@@ -149,7 +155,7 @@ class AdedDrafter(SoloDrafter):
 
 
 def _pair(tokens: Sequence[int]) -> Pair:
-    return (tokens[-2] if len(tokens) > 1 else -1), tokens[-1]
+    return (tokens[-2] if len(tokens) > 1 else NONE), tokens[-1]
 
 
 def _close(path: Sequence[_Node]) -> None:

@@ -19,7 +19,7 @@ _NOTHING = Draft()
 class AggressiveDrafter(SoloDrafter):
     """The prompt, from where the output stands in it."""
 
-    facts = Facts(keys=("aggressive",), paper="2205.10350", evidence="docs/results/README.md#drafts-replay")
+    facts = Facts(keys=("aggressive",), paper="2205.10350", evidence="docs/results/README.md#drafts")
 
     @dataclass(frozen=True)
     class Options:

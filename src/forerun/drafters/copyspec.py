@@ -24,7 +24,7 @@ class _Chat:
 class CopySpecDrafter(SoloDrafter):
     """The longest copy for one exact match."""
 
-    facts = Facts(keys=("copyspec",), paper="2502.08923", evidence="docs/results/README.md#drafts-replay")
+    facts = Facts(keys=("copyspec",), paper="2502.08923", evidence="docs/results/README.md#drafts")
 
     @dataclass(frozen=True)
     class Options:

@@ -61,7 +61,7 @@ class HierarchyDrafter(SoloDrafter):
         keys=("hierarchy-drafting",),
         paper="2502.05609",
         needs=frozenset({Need.BRANCHING}),
-        evidence="docs/results/README.md#drafts-replay",
+        evidence="docs/results/README.md#drafts",
     )
 
     @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class OuroborosDrafter(Drafter):
         paper="2402.13720",
         needs=frozenset({Need.SECOND_MODEL, Need.LOGITS, Need.BRANCHING}),
         draws=True,
-        evidence="docs/results/README.md#drafts",
+        evidence="docs/results/README.md#ouroboros",
     )
 
     @dataclass(frozen=True)

@@ -17,7 +17,7 @@ _NOTHING = Draft()
 class PredictionDrafter(SoloDrafter):
     """A given text, from where the output stands in it."""
 
-    facts = Facts(paper="OpenAI 2024, predicted outputs", evidence="docs/results/README.md#drafts-replay")
+    facts = Facts(paper="OpenAI 2024, predicted outputs", evidence="docs/results/README.md#drafts")
 
     @dataclass(frozen=True)
     class Options:
