@@ -1,11 +1,12 @@
 """A tri-gram matrix that follows the target's distributions, searched as a tree of moves: ADED (2407.12021).
 
 For two tokens in a row the matrix holds the likeliest next ones with the probabilities that the target gave them when
-it last read these two, at accepted and at rejected nodes; what a prompt has is there until the target says better, and
-where two tokens are new, what was last said after the second of them stands in for a matrix of a corpus. A draft grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is
-the matrix's probability, n and N the visits of child and parent, and Q the mean chance that what was found below the
-child is reached from the parent.
-Does not: begin with a corpus, as the paper does; draw at random, so the nodes are chosen tokens.
+it last read these two, at accepted and at rejected nodes; what a prompt has is there until the target says better.
+Where the two are new, what was last said after the second of them stands in for the paper's matrix of a corpus. A draft
+grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is the
+matrix's probability, n and N the visits of child and parent, and Q the mean chance that what was found below the child
+is reached from the parent.
+Does not: begin with a corpus; draw at random, so the nodes are chosen tokens.
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,7 @@ Does not: speed up the small model's own drafting by these phrases, as the paper
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
@@ -120,9 +121,13 @@ class OuroborosDrafter(Drafter):
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """The held drafter's nodes come first in the draft, so that it reads the outcome as its own."""
         self.inner.observe([context.state.inner for context in batch], outcomes)
+        length = self.options.length + 1
         for context, outcome in zip(batch, outcomes, strict=True):
-            if outcome.draft is not None:
-                for phrase in _said(outcome.draft, outcome.output.best, self.options.length + 1):
+            draft, verdict = outcome.draft, outcome.verdict
+            if draft is not None and verdict is not None:
+                new = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+                text = [*context.tokens[-length:], *new]
+                for phrase in chain(_said(draft, outcome.output.best, length), _pieces(text, length)):
                     context.state.phrases.add(phrase)
 
 
@@ -136,5 +141,10 @@ def _said(draft: Draft, best: Sequence[int], length: int) -> Iterator[Phrase]:
             node = draft.parents[node]
             path.append(best[node + 1])
         path.reverse()
-        for start in range(len(path) - length + 1):
-            yield tuple(path[start : start + length])
+        yield from _pieces(path, length)
+
+
+def _pieces(tokens: Sequence[int], length: int) -> Iterator[Phrase]:
+    """From every token on, as long as there is something behind it."""
+    for start in range(len(tokens) - 1):
+        yield tuple(tokens[start : start + length])
