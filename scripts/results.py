@@ -166,6 +166,23 @@ def tree_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def draft_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per drafter and category, written by the model or replayed."""
+    return [
+        (
+            f"`{c['drafter']}`",
+            c["how"],
+            c["category"],
+            f"{c['tokens_per_step']:.2f}",
+            f"{c['over']:.2f}",
+            spread(c["speedup"], 2) if c["speedup"] else "–",
+            f"{c['nodes_per_step']:.1f}",
+            f"{c['drafting_us']:.0f}",
+        )
+        for c in report["cases"]
+    ]
+
+
 def interval(figures: dict[str, float], sign: str = "") -> str:
     """A figure, and the middle 95 % of resampled prompts."""
     value, low, high = (f"{figures[name]:{sign}.2f}" for name in ("value", "low", "high"))
@@ -234,7 +251,12 @@ QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per tok
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
+DRAFTS = (
+    *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
+    *("nodes per step", "drafting, µs per step"),
+)
 TABLES = {
+    "drafts": (DRAFTS, draft_rows),
     "trees": (TREES, tree_rows),
     "verify": (VERIFY, verify_rows),
     "acceptance": (("shape", "k"), acceptance_rows),

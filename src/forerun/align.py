@@ -45,7 +45,8 @@ class Follower:
             if self.at < len(source) and source[self.at] == text[end - 1]:
                 self.at, self.wrong = self.at + 1, 0
                 continue
-            place = self.source.behind(tuple(text[max(end - match, 0) : end]), self.at)
+            left = self.at - self.wrong  # where the source was left; what was taken for replaced may not be
+            place = self.source.behind(tuple(text[max(end - match, 0) : end]), left)
             self.at, self.wrong = (self.at + 1, self.wrong + 1) if place is None else (place, 0)
         self.seen = len(text)
 

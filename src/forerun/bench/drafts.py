@@ -60,7 +60,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         "benchmark": "drafts",
         "settings": {**found["settings"], "nodes": order.nodes, "tokenizer": order.tokenizer, "against": order.against},
         "cases": _compared([*written, *replayed], order.against),
-        "notes": [*notes, *found["notes"], *left_out],
+        "notes": [*notes, *found["notes"], *left_out, f"Relative: tokens per step over those of {order.against}."],
     }
 
 
