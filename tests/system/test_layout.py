@@ -34,6 +34,7 @@ LAYERS = {
         "growth",
         "align",
         "pool",
+        "top",
         "member",
         "config",
         "files",

@@ -199,7 +199,6 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 @click.option("--against", default="ngram", show_default=True, help="The drafter that others are counted against.")
 @click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Of replayed texts.")
 @click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Rounds per prompt.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="What the model writes, with commas.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @config_options

@@ -1,8 +1,8 @@
 """`forerun bench drafts`: every drafter that needs no second model and no training, by category of work.
 
 Two measurements stand in one table. `target`: the model writes, as in `forerun bench`, so that drafters see its logits;
-there is a speed-up over plain decoding. `replay`: answers that are known beforehand are drafted for, as in `forerun
-replay`, for work that a small model cannot do. The drafter that the others are counted against is `ngram`.
+there is a speed-up over plain decoding; every prompt comes once, because some would know the answer the second time.
+`replay`: answers that are known beforehand are drafted for, as in `forerun replay`: work that a small model cannot do.
 Does not: tune a drafter to a category; all have their defaults and the same budget of nodes.
 """
 
@@ -30,7 +30,6 @@ class Order:
     drafters: Sequence[str] = ()  # none: all that are free
     categories: Sequence[str] = workloads.OWN
     prompts: int = 5  # per category
-    repeats: int = 3
     nodes: int = 16
     against: str = "ngram"
     tokenizer: str = "reference"  # of the replayed texts
@@ -48,7 +47,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     data = workloads.folder_of((tasks.BOOK,), order.data)
     notes = [] if data else [f"{tasks.BOOK} is not there: replay has neither grammar nor extract nor prose."]
     keywords = {"planner": f"fixed:nodes={order.nodes}", **config}
-    lap = speedup.Order(order.categories, order.prompts, order.repeats, asked, order.data)
+    lap = speedup.Order(order.categories, order.prompts, 1, asked, order.data)
     found = speedup.run(lap, keywords, sampling)
     written = list(_written(found["drafters"]))
     tokenizer = replay.open_tokenizer(order.tokenizer)

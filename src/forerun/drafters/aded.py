@@ -15,6 +15,7 @@ from math import sqrt
 
 from forerun.drafters.contract import SoloDrafter
 from forerun.pool import Pool
+from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup
 
 NONE = -1  # in place of a token
@@ -145,14 +146,11 @@ class AdedDrafter(SoloDrafter):
 
     def _rows(self, output: Output) -> list[Row]:
         """The likeliest tokens of every row of logits."""
-        best = output.logits.topk(self.width)
-        if output.mass is not None:
-            mass: Sequence[float] = output.mass
-        else:
-            mass = (output.logits - best.values[:, :1]).exp().sum(-1).tolist()
-        chances = (best.values - best.values[:, :1]).exp() / best.values.new_tensor(mass)[:, None]
-        pairs = zip(best.indices.tolist(), chances.tolist(), strict=True)
-        return [tuple(zip(*pair, strict=True)) for pair in pairs]
+        values, tokens = likeliest(output.logits, self.width)
+        peaks = values[:, :1]
+        mass = values.new_tensor(output.mass) if output.mass is not None else (output.logits - peaks).exp().sum(-1)
+        chances = (values - peaks).exp() / mass[:, None]
+        return [tuple(zip(*pair, strict=True)) for pair in zip(tokens.tolist(), chances.tolist(), strict=True)]
 
 
 def _pair(tokens: Sequence[int]) -> Pair:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from forerun.drafters.contract import SoloDrafter
 from forerun.pool import Pool
+from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 HIT, FALL = 0.6, 1.2
@@ -77,8 +78,8 @@ class TokenRecyclingDrafter(SoloDrafter):
         for context, outcome in zip(batch, outcomes, strict=True):
             if outcome.work.logits:
                 read = [outcome.work.tokens[row] for row in outcome.work.logits]
-                best = outcome.output.logits.topk(self.width).indices.cpu().numpy()
-                context.state[read] = best + 1  # of a token that was read twice, the last
+                _, best = likeliest(outcome.output.logits, self.width)
+                context.state[read] = best.cpu().numpy() + 1  # of a token that was read twice, the last
 
 
 def template(count: int, width: int) -> list[tuple[int, int]]:

@@ -164,7 +164,7 @@ def test_tasks_are_what_they_say(tmp_path):
 
 def test_the_benchmark_counts_against_one_drafter(data, last_line):
     flags = ["--drafter", "token-recycling", "--drafter", "copyspec:gamma=2", "--against", "none"]
-    sizes = ["--prompts", "1", "--repeats", "1", "--nodes", "4", "--max-tokens", "12", "--tokenizer", "reference"]
+    sizes = ["--prompts", "1", "--nodes", "4", "--max-tokens", "12", "--tokenizer", "reference"]
     model = ["--model", "toy:0", "--threads", "1", "--categories", "humaneval", "--data", str(data)]
     found = last_line(CliRunner().invoke(command, ["drafts", *flags, *sizes, *model]))
     cases = {(c["drafter"], c["how"], c["category"]): c for c in found["cases"]}
