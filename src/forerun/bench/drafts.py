@@ -59,8 +59,22 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         "benchmark": "drafts",
         "settings": {**found["settings"], "nodes": order.nodes, "tokenizer": order.tokenizer, "against": order.against},
         "cases": _compared([*written, *replayed], order.against),
-        "notes": [*notes, *found["notes"], *left_out, f"Relative: tokens per step over those of {order.against}."],
+        "notes": [
+            *notes,
+            *found["notes"],
+            *left_out,
+            *_busy(found["machine"]),
+            f"Relative: tokens per step over those of {order.against}.",
+        ],
     }
+
+
+def _busy(facts: Mapping[str, Any]) -> list[str]:
+    """What to think of times that were taken beside other programs."""
+    if facts["load_average"] <= facts["cores"]:
+        return []
+    load = f"The load average was {facts['load_average']} on {facts['cores']} cores"
+    return [f"{load}: speed-ups and times are disturbed, tokens per step are not."]
 
 
 def _written(drafters: Mapping[str, Mapping[str, Any]]) -> Sequence[dict[str, Any]]:
