@@ -36,6 +36,11 @@ class Matrix:
         """The row of a pair, or of its second token."""
         return self.rows.get(pair) or self.rows.get((NONE, pair[1]), ())
 
+    def hint(self, pair: Pair, row: Row) -> None:
+        """A row for what has none."""
+        for key in (pair, (NONE, pair[1])):
+            self.rows.setdefault(key, row)
+
     def write(self, pair: Pair, row: Row) -> None:
         """The newest row of a pair and of its second token; those that were written longest ago make room."""
         for key in (pair, (NONE, pair[1])):
@@ -97,10 +102,8 @@ class AdedDrafter(SoloDrafter):
 
     def start(self, context: Context) -> Matrix:
         matrix, tokens = self.pool.of(context), context.tokens
-        for place in range(2, len(tokens)):
-            pair = tokens[place - 2], tokens[place - 1]
-            if pair not in matrix.rows:
-                matrix.write(pair, ((tokens[place], SEEN),))
+        for place in range(len(tokens) - 1, 1, -1):  # what came last counts
+            matrix.hint((tokens[place - 2], tokens[place - 1]), ((tokens[place], SEEN),))
         return matrix
 
     def propose_one(self, context: Context, budget: int) -> Draft:
@@ -128,8 +131,7 @@ class AdedDrafter(SoloDrafter):
         while True:
             reach = self.options.explore * sqrt(node.visits)
             best = max((c for c in node.children if not c.done), key=lambda c: c.score(reach), default=None)
-            fresh = reach * node.left[0][1] if node.left else 0.0
-            if best is None or fresh >= best.score(reach):
+            if best is None or (node.left and reach * node.left[0][1] >= best.score(reach)):
                 return path
             node = best
             path.append(node)

@@ -229,6 +229,29 @@ def test_aded_exploits_what_is_sure_and_explores_what_is_not():
     assert shapes == [6, 4]  # a chain, and a tree
 
 
+def test_aded_takes_what_has_no_probability_last():
+    drafter = opened("aded:nodes=9,width=3")
+    context = begun(drafter, (50, 1))
+    logits = torch.full((1, 100), -1000.0)  # float32 has no e^-1000
+    logits[0, 5] = 0
+    for token in (1, 5):
+        context.tokens[:] = [50, token]
+        drafter.observe([context], [judged(context, Draft(), logits, (), 5)])
+    context.tokens[:] = [50, 1]
+    draft = drafter.propose([context], [9])[0]
+    assert len(draft) == 9
+    assert draft.tokens[:7] == (5,) * 7
+
+
+def test_what_a_prompt_has_gives_way_to_the_target():
+    drafter = opened("aded:nodes=1,width=1")
+    context = begun(drafter, (1, 2))
+    drafter.observe([context], [judged(context, Draft(), rows((5,)), (), 5)])
+    again = begun(drafter, (1, 2, 3, 4, 2, 6, 9, 2))
+    assert proposed(drafter, again) == (5,)  # nobody knows what follows on 9 and 2
+    assert proposed(drafter, begun(drafter, (4, 2))) == (6,)
+
+
 def test_aded_forgets_what_was_written_longest_ago():
     drafter = opened("aded:pairs=2,width=1,nodes=1")
     context = begun(drafter, (1, 2))
