@@ -62,7 +62,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         "notes": [
             *notes,
             *found["notes"],
-            *left_out,
+            *dict.fromkeys(left_out),
             *_busy(found["machine"]),
             f"Relative: tokens per step over those of {order.against}.",
         ],
