@@ -211,6 +211,23 @@ def planner_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def draft_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per drafter and category, written by the model or replayed."""
+    return [
+        (
+            f"`{c['drafter']}`",
+            c["how"],
+            c["category"],
+            f"{c['tokens_per_step']:.2f}",
+            f"{c['over']:.2f}",
+            spread(c["speedup"], 2) if c["speedup"] else "–",
+            f"{c['nodes_per_step']:.1f}",
+            f"{c['drafting_us']:.0f}",
+        )
+        for c in report["cases"]
+    ]
+
+
 def interval(figures: dict[str, float], sign: str = "") -> str:
     """A figure, and the middle 95 % of resampled prompts."""
     value, low, high = (f"{figures[name]:{sign}.2f}" for name in ("value", "low", "high"))
@@ -307,9 +324,14 @@ ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "pass in which each was first right")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
+DRAFTS = (
+    *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
+    *("nodes per step", "drafting, µs per step"),
+)
 TABLES = {
     "costs": (COSTS, costs_rows),
     "tune": (TUNE, tune_rows),
+    "drafts": (DRAFTS, draft_rows),
     "trees": (TREES, tree_rows),
     "planners": (PLANNERS, planner_rows),
     "verify": (VERIFY, verify_rows),

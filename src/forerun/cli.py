@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Container, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-_MOUNTED = {name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train", "tune")}
+_MOUNTED = {
+    **{name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train", "tune")},
+    "replay": "forerun.bench.cli:replay",
+}
 
 
 class _Commands(click.Group):
@@ -93,17 +96,20 @@ def open_llm(config: dict[str, Any]) -> "LLM":
 @click.argument("prompt")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text: tokens, sources, statistics.")
 @click.option("--n", "count", default=1, help="Independent texts, one after the other.", show_default=True)
+@click.option("--prediction", type=click.File(encoding="utf-8"), help="What the output is expected to be.")
 @config_options
 @sampling_options
-def generate(prompt: str, *, as_json: bool, count: int, **values: Any) -> None:  # noqa: ANN401
+def generate(prompt: str, *, as_json: bool, count: int, prediction: TextIO | None, **values: Any) -> None:  # noqa: ANN401
     """Continue PROMPT; '-' reads it from standard input."""
     config, sampling = split(values)
     text = sys.stdin.read() if prompt == "-" else prompt
+    expected = prediction.read() if prediction is not None else ""
     llm = open_llm(config)
     if as_json or count != 1:
-        errors = _print_all(llm.generate(text, Sampling(**sampling), count), as_json=as_json)
+        results = llm.generate(text, Sampling(**sampling), count, prediction=expected)
+        errors = _print_all(results, as_json=as_json)
     else:
-        errors = _print_stream(llm.stream(text, Sampling(**sampling)))
+        errors = _print_stream(llm.stream(text, Sampling(**sampling), expected))
     if not as_json:
         _warn(llm)
     if errors and not as_json:
@@ -139,6 +145,7 @@ def _as_json(result: "Result") -> str:
     return json.dumps(
         {
             "text": result.text,
+            "prompt_tokens": result.prompt_tokens,
             "tokens": result.tokens,
             "sources": result.sources,
             "finish_reason": result.finish_reason,

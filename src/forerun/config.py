@@ -232,10 +232,13 @@ def check_sampling(sampling: Sampling) -> None:
         raise RequestError("a logit bias is not a number below infinity; use -inf to forbid a token.")
 
 
-def check_tokens(sampling: Sampling, prompt: typing.Sequence[int], vocab: int) -> None:
+def check_tokens(
+    sampling: Sampling, prompt: typing.Sequence[int], vocab: int, prediction: typing.Sequence[int] = ()
+) -> None:
     """Raise RequestError unless every token id that a request names exists."""
     words = [token for word in sampling.bad_words for token in word]
-    named = {"the prompt": prompt, "bad_words": words, "logit_bias": list(sampling.logit_bias)}
+    named = {"the prompt": prompt, "the prediction": prediction}
+    named |= {"bad_words": words, "logit_bias": list(sampling.logit_bias)}
     named |= {"allowed_tokens": sampling.allowed_tokens or (), "stop_token_ids": sampling.stop_token_ids}
     for where, tokens in named.items():
         bad = [t for t in tokens if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocab]

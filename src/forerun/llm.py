@@ -107,6 +107,7 @@ class LLM:
         sampling: Sampling | None = None,
         n: int = 1,
         *,
+        prediction: Prompt = "",
         progress: bool = False,
     ) -> list[Result]:
         """`n` Results per prompt, all of the first prompt first; everything runs together.
@@ -114,6 +115,7 @@ class LLM:
         The samples of a prompt are independent; at temperature 0 they are the same. Sample 0 is what n=1 gives for
         the seed, the others have seeds made from it, and `Sampling(seed=result.seed)` gives any of them again alone
         (where neighbours may cut a draft short for want of room, the verifier `match` still does).
+        `prediction` is what the outputs are expected to be; drafters that follow it save steps where it comes true.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise RequestError(f"n is {n!r}; give a whole number of at least 1.")
@@ -122,7 +124,7 @@ class LLM:
         results: dict[int, Result] = {}
         try:
             for i, prompt in enumerate(many):
-                number, collector = self._add(prompt, _sample(sampling or Sampling(), i % n))
+                number, collector = self._add(prompt, _sample(sampling or Sampling(), i % n), prediction)
                 collectors[number] = collector
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))
@@ -136,9 +138,9 @@ class LLM:
             self._drop(collectors.keys() - results.keys())
         return [results[number] for number in collectors]
 
-    def stream(self, prompt: Prompt, sampling: Sampling | None = None) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = "") -> Iterator[Event]:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
-        number, _ = self._add(prompt, sampling or Sampling())
+        number, _ = self._add(prompt, sampling or Sampling(), prediction)
         done = False
         try:
             while not done:
@@ -164,9 +166,10 @@ class LLM:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
         return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
 
-    def _add(self, prompt: Prompt, sampling: Sampling) -> tuple[int, _Collector]:
+    def _add(self, prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
         tokens = self.encode(prompt)
-        number = self.engine.add(tokens, sampling)
+        expected = self.tokenizer.encode_within(prediction) if isinstance(prediction, str) else prediction
+        number = self.engine.add(tokens, sampling, prediction=expected)
         seed = self.engine.requests[number].sampling.seed  # a fresh one where none was given
         return number, _Collector(tuple(tokens), seed or 0, perf_counter(), self.engine.caveat)
 

@@ -435,6 +435,8 @@ class Context:
     sampling: "Sampling"
     rng: "Rng"
     state: Any = None  # what the member's own `start` returned
+    scope: str = ""  # whose request it is: what one scope wrote is never shown to another
+    prediction: tuple[int, ...] = ()  # what the caller expects the output to be
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,20 @@ def test_json_holds_tokens_sources_and_statistics(run):
     assert found["tokens_per_step"] == pytest.approx(9 / found["steps"])
 
 
+def test_a_prediction_is_drafted(run, tmp_path):
+    flags = ["ab", *TOY, "--temperature", "0", "--max-tokens", "9", "--json"]
+    plain = json.loads(run("generate", *flags)[1])
+    (tmp_path / "expected.txt").write_text(plain["text"])
+    expected = ["--drafter", "prediction", "--prediction", str(tmp_path / "expected.txt")]
+    found = json.loads(run("generate", *flags, *expected)[1])
+    assert found["tokens"] == plain["tokens"]
+    assert "prediction" in found["sources"]
+    assert found["steps"] < plain["steps"]
+    streamed = run("generate", *flags[:-1], *expected)
+    assert streamed[1].strip() == plain["text"]
+    assert run("generate", *flags, "--prediction", "nowhere")[0] == 2
+
+
 def test_a_text_that_is_not_the_models_own_says_so(run):
     flags = ["ab", *TOY, "--max-tokens", "5", "--seed", "1"]
     assert json.loads(run("generate", *flags, "--json")[1])["exact"] is True

@@ -226,6 +226,32 @@ def planners(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+@command.command("drafts")
+@click.option("--nodes", type=click.IntRange(1), default=16, show_default=True, help="Of a draft, at most.")
+@click.option("--against", default="ngram", show_default=True, help="The drafter that others are counted against.")
+@click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Of replayed texts.")
+@click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="What the model writes, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def drafts(**values: Any) -> None:  # noqa: ANN401
+    """Measure tokens per step of every drafter without a second model, by category of work.
+
+    The model writes stories, chats and code; answers that are known beforehand are replayed. Without --drafter: all.
+    """
+    from forerun.bench import drafts as benchmark
+    from forerun.bench.report import as_json
+
+    own = {"drafters": values.pop("drafter")}
+    own |= {f.name: values.pop(f.name) for f in fields(benchmark.Order) if f.name not in own}
+    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    config, sampling = split(values)
+    found = benchmark.run(benchmark.Order(**own), config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("quality")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [PACKED]...")
 @click.option("--text", type=click.Path(path_type=Path), required=True, help="A text to predict, UTF-8.")
@@ -268,6 +294,24 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     own = {name: values.pop(name) for name in ("prompts", "samples", "max_tokens", "data")}
     names = [name.strip() for name in categories.split(",") if name.strip()]
     found = benchmark.run(benchmark.Order(settings, names, **own), split(values)[0])
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
+@click.command("replay")
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--drafter", "drafters", multiple=True, default=["ngram"], help="Who guesses; may be repeated [ngram].")
+@click.option("--nodes", type=click.IntRange(1), default=8, show_default=True, help="Of a draft, at most.")
+@click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Whose tokens texts become.")
+def replay(**values: Any) -> None:  # noqa: ANN401
+    """Measure what drafters would save on the texts in FILES, without a model.
+
+    FILES hold JSON lines with prompt and output, or plain text.
+    """
+    from forerun.bench import replay as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(**values))
     benchmark.show(found)
     click.echo(as_json(found))
 
@@ -338,3 +382,4 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
 
 several_drafters(command)
 several_drafters(compare_transformers)
+several_drafters(drafts)

@@ -103,8 +103,9 @@ class Race:
 
     def trials(self, advance: Advance = lambda: None) -> list[Trial]:
         """Warm up, then every round of every group, entrants in alternating order."""
+        backwards = [replace(item, tokens=item.tokens[::-1]) for item in self.groups[0]]  # nobody learns a text
         for entrant in self.entrants:
-            self._once(entrant, self.groups[0], replace(self.sampling, max_tokens=_WARM_UP_TOKENS))
+            self._once(entrant, backwards, replace(self.sampling, max_tokens=_WARM_UP_TOKENS))
         found: list[Trial] = []
         for number, group in enumerate(self.groups):
             for round_, order in turns(len(self.entrants), self.repeats):

@@ -68,14 +68,22 @@ def _own() -> Mapping[str, list[str]]:
     return tomllib.loads((files("forerun.bench") / "prompts.toml").read_text(encoding="utf-8"))
 
 
+def folder_of(needed: Sequence[str], data: Path | None) -> Path | None:
+    """The folder that holds all these files, if there is one."""
+    return next((place for place in _places(data) if all((place / file).is_file() for file in needed)), None)
+
+
+def _places(data: Path | None) -> list[Path]:
+    beside = [Path(__file__).resolve().parents[4], Path.cwd().resolve().parent]
+    return [data] if data is not None else [place / "shared" / "data" for place in dict.fromkeys(beside)]
+
+
 def _folder(name: str, data: Path | None) -> Path:
     """The folder that holds every file of a set."""
-    beside = [Path(__file__).resolve().parents[4], Path.cwd().resolve().parent]
-    places = [data] if data is not None else [place / "shared" / "data" for place in dict.fromkeys(beside)]
-    for place in places:
-        if all((place / file).is_file() for file in SETS[name]):
-            return place
-    where = " or ".join(str(place) for place in places)
+    place = folder_of(SETS[name], data)
+    if place is not None:
+        return place
+    where = " or ".join(map(str, _places(data)))
     raise ConfigError(f"category {name!r} needs {SETS[name][0]}, which is not in {where}; name its folder with --data.")
 
 

@@ -17,5 +17,13 @@ DRAFTERS = Registry(
         "tr-jacobi-msn": "tr_jacobi_msn:TrJacobiDrafter",
         "fastcot": "fastcot:FastCotDrafter",
         "parallel-branches": "parallel_branches:ParallelBranchesDrafter",
+        # copies and memories of what was written
+        "aggressive": "aggressive:AggressiveDrafter",
+        "copyspec": "copyspec:CopySpecDrafter",
+        "prediction": "prediction:PredictionDrafter",
+        "token-recycling": "token_recycling:TokenRecyclingDrafter",
+        "aded": "aded:AdedDrafter",
+        "hierarchy-drafting": "hierarchy_drafting:HierarchyDrafter",
+        "ouroboros": "ouroboros:OuroborosDrafter",
     },
 )

@@ -66,9 +66,16 @@ class Engine:
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
 
-    def add(self, prompt: Sequence[int], sampling: Sampling, scope: str = "", rng: Rng | None = None) -> int:
+    def add(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        scope: str = "",
+        rng: Rng | None = None,
+        prediction: Sequence[int] = (),
+    ) -> int:
         """A new request; its id. Raises RequestError, in one sentence, for what cannot be served."""
-        check_tokens(sampling, prompt, self.limits.vocab)
+        check_tokens(sampling, prompt, self.limits.vocab, prediction)
         room = self.limits.context_length - len(prompt)
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token.")
@@ -91,6 +98,7 @@ class Engine:
             detokenizer=Detokenizer(self.decode, prompt),
             stops=StopFinder(sampling.stop),
             scope=scope,
+            prediction=tuple(prediction),
         )
         return number
 
@@ -143,7 +151,8 @@ class Engine:
             running += 1
             if request.context is None:
                 request.stats.cached = request.done
-                context = Context(number, request.tokens, request.prompt_length, request.sampling, request.rng)
+                seen = number, request.tokens, request.prompt_length, request.sampling, request.rng
+                context = Context(*seen, scope=request.scope, prediction=request.prediction)
                 request.context = replace(context, state=self.members.drafter.start(context))
                 request.state = self.members.decoder.start(request.context)
 

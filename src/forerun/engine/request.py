@@ -25,6 +25,7 @@ class Request:
     detokenizer: Detokenizer
     stops: StopFinder
     scope: str = ""
+    prediction: tuple[int, ...] = ()
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
     context: Context | None = None

@@ -1,0 +1,95 @@
+"""The target's own candidates of earlier steps, kept per token, are its next draft (2408.08696).
+
+A matrix holds, for every token, the likeliest tokens after it when the target last read it: at accepted and at rejected
+nodes. A draft is the tree that begins with the last token and has these candidates below every node. Its shape is
+fixed: node after node the one of most worth, where the candidate of rank r (from 0) is worth 0.6 / (r + 1)^1.2 of what
+it hangs under. The first 80 have 8, 21, 25, 18, 6, 1 and 1 nodes on their levels; the paper's tree, found by hand, has
+8, 21, 25, 15, 8 and 3. Nodes without candidates leave theirs to the next in that order.
+Does not: look at more than one token of context; learn from a prompt, of which only the last row has logits.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from forerun.drafters.contract import SoloDrafter
+from forerun.pool import Pool
+from forerun.top import likeliest
+from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
+
+HIT, FALL = 0.6, 1.2
+SPARE = 4  # times as many places as nodes, for where candidates are missing
+
+Matrix = npt.NDArray[np.int32]  # [vocab, width], the likeliest first; token + 1, so that untouched memory says none
+
+
+class TokenRecyclingDrafter(SoloDrafter):
+    """An adjacency matrix of tokens, and a static tree over it."""
+
+    facts = Facts(
+        keys=("token-recycling",),
+        paper="2408.08696",
+        needs=frozenset({Need.LOGITS, Need.BRANCHING}),
+        evidence="docs/results/README.md#drafts",
+    )
+
+    @dataclass(frozen=True)
+    class Options:
+        """`nodes` of a draft, `width` candidates per token; `shared`: one matrix for all requests that are greedy."""
+
+        nodes: int = 80
+        width: int = 8
+        shared: bool = True
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.nodes, self.width = options.nodes, min(options.width, setup.vocab)
+        self.places = template(SPARE * options.nodes, self.width)
+        self.pool: Pool[Matrix] = Pool(lambda: np.zeros((setup.vocab, self.width), np.int32), shared=options.shared)
+
+    @classmethod
+    def toy(cls) -> Options:
+        return cls.Options(nodes=4, width=2)
+
+    def start(self, context: Context) -> Matrix:
+        return self.pool.of(context)
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        matrix, most = context.state, min(budget, self.nodes)
+        tokens, parents = list[int](), list[int]()
+        rows, nodes = [matrix[context.tokens[-1]].tolist()], [-1]  # by place, the root first
+        for place, rank in self.places:
+            if len(tokens) == most:
+                break
+            row = rows[place + 1]
+            if not row or not row[rank]:
+                rows.append(row[:0])
+                nodes.append(-1)
+                continue
+            nodes.append(len(tokens))
+            tokens.append(row[rank] - 1)
+            parents.append(nodes[place + 1])
+            rows.append(matrix[tokens[-1]].tolist())
+        return Draft(tuple(tokens), tuple(parents), source="token-recycling")
+
+    def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        for context, outcome in zip(batch, outcomes, strict=True):
+            if outcome.work.logits:
+                read = [outcome.work.tokens[row] for row in outcome.work.logits]
+                _, best = likeliest(outcome.output.logits, self.width)
+                context.state[read] = best.cpu().numpy() + 1  # of a token that was read twice, the last
+
+
+def template(count: int, width: int) -> list[tuple[int, int]]:
+    """(place above, rank) of the `count` best places, best first; -1 is the root."""
+    places: list[tuple[int, int]] = []
+    heap = [(-HIT, -1, 0)]
+    while len(places) < count:
+        worth, above, rank = heapq.heappop(heap)
+        heapq.heappush(heap, (worth * HIT, len(places), 0))
+        if rank + 1 < width:
+            heapq.heappush(heap, (worth * ((rank + 1) / (rank + 2)) ** FALL, above, rank + 1))
+        places.append((above, rank))
+    return places
