@@ -245,7 +245,10 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 
 }  // namespace
 
+void bind_texts(nb::module_& m);  // texts.cpp
+
 NB_MODULE(_native, m) {
+    bind_texts(m);
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 
