@@ -434,6 +434,7 @@ class Context:
     sampling: "Sampling"
     rng: "Rng"
     state: Any = None  # what the member's own `start` returned
+    scope: str = ""  # whose request it is: what one scope wrote is never shown to another
 
 
 @dataclass(frozen=True, slots=True)

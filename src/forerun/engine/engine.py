@@ -142,7 +142,8 @@ class Engine:
             running += 1
             if request.context is None:
                 request.stats.cached = request.done
-                context = Context(number, request.tokens, request.prompt_length, request.sampling, request.rng)
+                seen = number, request.tokens, request.prompt_length, request.sampling, request.rng
+                context = Context(*seen, scope=request.scope)
                 request.context = replace(context, state=self.members.drafter.start(context))
                 request.state = self.members.decoder.start(request.context)
 
