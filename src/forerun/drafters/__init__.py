@@ -11,5 +11,9 @@ DRAFTERS = Registry(
         "draft-model": "draft_model:DraftModelDrafter",
         "several": "several:SeveralDrafter",
         "other-vocab": "other_vocab:OtherVocabDrafter",
+        # what was written before
+        "rest": "rest:RestDrafter",
+        "sam-decoding": "sam_decoding:SamDecodingDrafter",
+        "suffix-decoding": "suffix_decoding:SuffixDecodingDrafter",
     },
 )

@@ -1,4 +1,4 @@
-"""A suffix array of token ids: where every suffix of a text begins, in the order of the suffixes (Manber and Myers 1990).
+"""A suffix array of token ids: where every suffix begins, in the order of the suffixes (Manber and Myers 1990).
 
 The array is made by doubling in numpy; the search is compiled where the extension is there, and `Plain` does the same.
 -1 ends a document: nothing that is searched or continued crosses it.

@@ -38,8 +38,7 @@ def occurrences(sequences, context):
     size, found = len(context), []
     for sequence in sequences:
         for end in range(size, len(sequence) + 1):
-            if list(sequence[end - size : end]) == list(context):
-                found.append(sequence[end] if end < len(sequence) else None)
+            found += [(*sequence, None)[end]] if list(sequence[end - size : end]) == list(context) else []
     return found
 
 
@@ -89,7 +88,7 @@ def test_a_match_made_before_others_came_still_stands_for_its_context(kind, sequ
         made.extend(ROOT, sequence)
     counts = followed(sequences, first)
     if first:
-        tokens, _, chances, _ = made.chain(at, 1, False)
+        tokens, *_ = made.chain(at, 1, False)
         assert tokens[:1] == () if not counts else counts[tokens[0]] == max(counts.values())
         assert made.follow(at, [1])[1] == longest(sequences, [*first, 1])
 
