@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,9 @@ def read(path: Path, kind: str, tokenizer: str, remedy: str) -> tuple[dict[str, 
         raise ConfigError(f"{str(path)!r} is a {table['kind']} and no {kind}; {remedy}.")
     if tokenizer and table["tokenizer"] != tokenizer:
         raise ConfigError(f"{str(path)!r} was made with another tokenizer than this model's; {remedy}.")
-    ends = np.cumsum(table["sizes"], dtype=np.int64)
-    arrays = np.split(body.view("<i4"), ends[:-1])
-    return table, arrays
+    sizes, held = table["sizes"], body.view("<i4")
+    ends = accumulate(sizes)
+    return table, [held[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _checked(name: str, whole: npt.NDArray[np.uint8], remedy: str) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:

@@ -112,7 +112,7 @@ class SuffixDecodingDrafter(SoloDrafter):
 
     @dataclass(frozen=True)
     class Options:
-        """`factor` nodes per matched token, at most `nodes`, as likely as `least`; `room` for so many earlier tokens."""
+        """`factor` nodes per matched token, at most `nodes`, of at least `least`; `room`: tokens of earlier outputs."""
 
         factor: float = 1.0
         nodes: int = 64
