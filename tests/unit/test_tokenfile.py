@@ -46,8 +46,8 @@ def version(data, number):
         pytest.param(lambda data: data[:-4], "bytes and should have", id="cut"),
         pytest.param(lambda data: data[:30], "ends after 30 bytes", id="cut early"),
         pytest.param(lambda data: data + b"x", "bytes and should have", id="longer"),
-        pytest.param(lambda data: b"", "is no file of tokens", id="empty"),
-        pytest.param(lambda data: b"hello" * 40, "is no file of tokens", id="another file"),
+        pytest.param(lambda _: b"", "is no file of tokens", id="empty"),
+        pytest.param(lambda _: b"hello" * 40, "is no file of tokens", id="another file"),
         pytest.param(
             lambda data: version(data, 2),
             "has format version 2 and this forerun reads version 1; upgrade forerun, or",

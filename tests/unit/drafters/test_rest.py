@@ -100,7 +100,7 @@ def test_a_failed_build_leaves_the_old_one(tmp_path):
     [
         pytest.param(lambda data: data[:-4], "should have", id="cut"),
         pytest.param(lambda data: data[:8] + b"\2" + data[9:], "format version 2", id="newer"),
-        pytest.param(lambda data: b"text", "no file of tokens", id="text"),
+        pytest.param(lambda _: b"text", "no file of tokens", id="text"),
     ],
 )
 def test_an_unfit_datastore_is_refused(tmp_path, spoil, sentence):
