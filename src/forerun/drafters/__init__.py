@@ -12,6 +12,7 @@ DRAFTERS = Registry(
         "several": "several:SeveralDrafter",
         "other-vocab": "other_vocab:OtherVocabDrafter",
         # what was written before
+        "rasd": "rasd:RasdDrafter",
         "rest": "rest:RestDrafter",
         "sam-decoding": "sam_decoding:SamDecodingDrafter",
         "suffix-decoding": "suffix_decoding:SuffixDecodingDrafter",

@@ -117,5 +117,8 @@ def test_a_datastore_of_another_tokenizer_or_kind_is_refused(tmp_path):
         draft(str(tmp_path / "a"), "ab")
     with pytest.raises(ConfigError, match="is a draft store and no datastore"):
         draft(str(tmp_path / "b"), "ab")
+    for name in ("toy:a", "toy:", "toy:0:3:4"):
+        with pytest.raises(ConfigError, match=f"'{name}' is no toy datastore; write toy:SEED"):
+            draft(name, "ab")
     with pytest.raises(ForerunError, match="drafter 'rest' needs a datastore and none is named; make one"):
         draft("", "ab")
