@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forerun.kernels import native
@@ -78,19 +78,20 @@ def test_continuations_have_the_counts_of_the_sequences(kind, sequences, text, t
 
 
 @every_kind
-@given(SEQUENCES, st.lists(st.integers(0, 50), max_size=40))
-def test_a_match_made_before_others_came_still_stands_for_its_context(kind, sequences, turns):
+@settings(max_examples=300)
+@given(SEQUENCES, st.integers(0, 3), st.integers(1, 3), st.lists(st.integers(0, 3), max_size=3))
+@example([[3, 0, 1], [2, 0, 1, 2]], 2, 1, [2])  # the split state is longer than the match
+def test_a_match_made_before_others_came_still_stands_for_its_context(kind, sequences, first, size, more):
     """States are split while sequences grow; whoever holds one still finds the context that it matched."""
-    made, first = kind(), sequences[0]
-    made.extend(ROOT, first)
-    at = made.follow(START, first)
+    made, text = kind(), sequences[0][first : first + size]
+    made.extend(ROOT, sequences[0])
+    at = made.follow(START, text)
     for sequence in sequences[1:]:
         made.extend(ROOT, sequence)
-    counts = followed(sequences, first)
-    if first:
-        tokens, *_ = made.chain(at, 1, False)
-        assert tokens[:1] == () if not counts else counts[tokens[0]] == max(counts.values())
-        assert made.follow(at, [1])[1] == longest(sequences, [*first, 1])
+    counts = followed(sequences, text)
+    tokens, *_ = made.chain(at, 1, False)
+    assert counts[tokens[0]] == max(counts.values()) if counts else tokens == ()
+    assert made.follow(at, more)[1] == longest(sequences, [*text, *more])
 
 
 @every_kind
