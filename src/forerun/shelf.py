@@ -92,7 +92,7 @@ class Shelf:
 def _take(folder: Path) -> int:
     """The folder's lock, held until the file is closed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what others wrote is nobody else's to read
         file = os.open(folder / LOCK, os.O_CREAT | os.O_WRONLY, 0o600)
     except OSError as problem:
         message = f"draft_store {str(folder)!r} cannot be used ({problem.strerror})"

@@ -34,6 +34,11 @@ def test_what_is_saved_is_there_for_the_next(tmp_path):
     assert opened(tmp_path / "new" / "folder")[1] == {"": [[0, 1, 2, 3, 4]], "b": [[0, 1, 2], [9]]}
 
 
+def test_a_new_folder_is_its_owners_alone(tmp_path):
+    kept(tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+
+
 def test_nothing_is_touched_before_it_is_opened(tmp_path):
     assert not Shelf(tmp_path / "a", lambda: "mine").opened
     assert not (tmp_path / "a").exists()
