@@ -5,7 +5,7 @@ The only place that knows all families; the engine knows contracts, and members 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
 from forerun.planners.contract import Planner
 from forerun.registry import Registry
+from forerun.rng import CounterRng
 from forerun.schedulers import SCHEDULERS
 from forerun.shelf import Shelf
 from forerun.tokenfile import mark_of
@@ -112,6 +113,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         choices.decoder.member(choices.decoder.options, parts),
         planner,
         choices.scheduler.member(choices.scheduler.options),
+        partial(CounterRng, coupled=choices.verifier.member.facts.coupled),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most

@@ -112,7 +112,7 @@ class Config:
 
     model: str = option("reference", "folder of the target, or 'reference' for the bundled one")
     drafter: str = option("auto", "who guesses; auto: the model's own companion, else ngram")
-    verifier: str = option("rejection", "how drafts are judged")
+    verifier: str = option("match", "how drafts are judged")
     planner: str = option("fixed", "how many nodes are drafted, and for whom")
     decoder: str = option("draft_verify", "what one step of a request is")
     scheduler: str = option("fcfs", "which requests run in a step")

@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from forerun.host import fetch, send
+from forerun.host import fetch
+from forerun.kernels.race import first
 from forerun.rng import Purpose, Rng
 from forerun.sampling import Path, Shaper
 from forerun.types import Dist, Floats, Ints, Output
@@ -198,8 +199,8 @@ class Drawn(Look):
         return all(None not in row for row in self.numbers)
 
     @cached_property
-    def numbers(self) -> list[list[float | None]]:
-        """The number that each draw uses, [nodes, count]."""
+    def numbers(self) -> list[list[int | None]]:
+        """The key that each draw uses, [nodes, count]."""
         return [
             [self.origin.rng.ahead(*self._key(row, i)) for i in range(self.count)] for row in range(len(self.nodes))
         ]
@@ -218,12 +219,9 @@ class Drawn(Look):
         return torch.cat([part.double() for part in parts], 1).flatten()
 
     def _draw(self, i: int) -> tuple[torch.Tensor, ...]:
-        """Token, probability and confidence of draw i below every node, drawn as `rng.invert` does."""
+        """Token, probability and confidence of draw i below every node, as the host would draw them."""
         p = self.left[i]
-        mass = p.cumsum(-1, dtype=torch.float64)
-        total = mass[:, -1:].contiguous()
-        numbers = send([[row[i] or 0.0] for row in self.numbers], p.device, mass.dtype)
-        at = torch.minimum(torch.searchsorted(mass, numbers * total, right=True), torch.searchsorted(mass, total))
+        at = first(p, [row[i] or 0 for row in self.numbers])
         if i + 1 < self.count:
             self.left.append(p if self.again else _without(p, at))
         return at, p.gather(1, at), p.norm(dim=-1, keepdim=True)
@@ -299,7 +297,7 @@ class _Drawable:
         drawn = self.look.drawn[self.row]
         return next((float(drawn[i, 1]) for i in same if drawn[i, 0] == token), None)
 
-    def drawn(self, number: float) -> int | None:
+    def drawn(self, key: int) -> int | None:
         return None
 
     def minus(self, q: Dist) -> Dist | None:

@@ -5,6 +5,9 @@ so its key is the position alone: plain decoding and every verifier that draws t
 draws may be repeated at a position in a later step (a rejected draft is drafted again), and a verifier that judges
 nodes jointly may have looked at them already; their key holds the step as well, so that no number is used twice.
 
+Where the verifier is coupled, drafts are drawn with the target's own numbers: the text is decided before anything is
+drafted, and a draft that was drawn from nearly the same distribution mostly guesses it.
+
 Positions are counted from the end of what is committed (`depth`), so that a verifier need not know where it is.
 """
 
@@ -13,9 +16,7 @@ from enum import IntEnum
 from hashlib import blake2b
 from struct import Struct
 
-import numpy as np
-import torch
-
+from forerun.kernels.race import winner
 from forerun.types import Dist
 
 _KEY = Struct("<QqqqB")
@@ -53,8 +54,8 @@ class Rng(ABC):
         """Say where the request stands."""
         self.step, self.position = step, position
 
-    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> float | None:
-        """The number that a draw will use, where it is known before there is anything to draw from."""
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> int | None:
+        """The key that a draw will use, where it is known before there is anything to draw from (kernels/race.py)."""
         return None
 
     @abstractmethod
@@ -69,37 +70,26 @@ class Rng(ABC):
 class CounterRng(Rng):
     """Numbers from a keyed hash of (seed, step, position, index, purpose): no state, so nothing can drift."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed % _SEEDS
+    def __init__(self, seed: int, *, coupled: bool = False) -> None:
+        self.seed, self.coupled = seed % _SEEDS, coupled
+
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> int:
+        if self.coupled and purpose is Purpose.DRAFT:
+            purpose, index = Purpose.TARGET, 0
+        step = 0 if purpose is Purpose.TARGET else self.step
+        key = _KEY.pack(self.seed, step, self.position + depth, index, purpose)
+        return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
 
     def uniform(self, purpose: Purpose, depth: int, index: int = 0) -> float:
         """A float64 in [0, 1) with 53 random bits."""
-        step = 0 if purpose is Purpose.TARGET else self.step
-        key = _KEY.pack(self.seed, step, self.position + depth, index, purpose)
-        return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) * _UNIT
-
-    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> float:
-        return self.uniform(purpose, depth, index)
+        return (self.ahead(purpose, depth, index) >> 11) * _UNIT
 
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
         if p.only is not None:
             return p.only
-        number = self.uniform(purpose, depth, index)
-        known = p.far.drawn(number) if p.far is not None else None
-        if known is not None:
-            return known
-        at = invert(p, number)
-        return int(p.ids[at]) if p.ids is not None else at
+        key = self.ahead(purpose, depth, index)
+        known = p.far.drawn(key) if p.far is not None else None
+        return known if known is not None else winner(p, key)
 
     def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
         return chance >= 1 or (chance > 0 and self.uniform(purpose, depth, index) < chance)
-
-
-def invert(p: Dist, u: float) -> int:
-    """The index at which the cumulative mass of p first exceeds u times its total, summed in float64.
-
-    float64, because in float32 a tail of many small probabilities is lost in the sum. Never an index of zero mass.
-    """
-    mass = torch.from_numpy(p.probs).cumsum(0, dtype=torch.float64).numpy()  # a third of numpy's time
-    at = int(np.searchsorted(mass, u * mass[-1], side="right"))
-    return at if at < len(mass) else int(np.flatnonzero(p.probs)[-1])

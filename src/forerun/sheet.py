@@ -15,6 +15,7 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
+from forerun.kernels.race import first
 from forerun.rng import Purpose
 from forerun.sampling import STUCK, Shaper, States, path_to
 from forerun.types import Context, Dist, Draft, Floats
@@ -40,8 +41,8 @@ class Sheet:
         return self.draft.children(row - 1)
 
     @cached_property
-    def numbers(self) -> list[float | None]:
-        """The number that each row's draw uses."""
+    def numbers(self) -> list[int | None]:
+        """The key that each row's draw uses."""
         return [self.rng.ahead(Purpose.TARGET, depth) for depth in (0, *self.draft.depths)]
 
     @cached_property
@@ -69,21 +70,14 @@ class Sheet:
     def _asked(self, p: torch.Tensor) -> Iterator[torch.Tensor]:
         """Per stage: the token that every row would draw, its probability, and that of the child to be judged next."""
         for refused, rows in enumerate(self.stages):
-            yield from self._draw(p, [self.numbers[row] or 0.0 for row in rows])
+            tokens = first(p, [self.numbers[row] or 0 for row in rows])
+            yield from (tokens, p.gather(1, tokens))
             judged = [i for i, row in enumerate(rows) if len(self.children(row)) > refused]
             if judged:
                 nodes = [self.children(rows[i])[refused] for i in judged]
                 p = p[send(judged, p.device)]
                 yield p.gather(1, send([[self.draft.tokens[node]] for node in nodes], p.device))
                 p = self._left(p, nodes)
-
-    def _draw(self, p: torch.Tensor, numbers: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `rng.invert` does for one row."""
-        mass = p.cumsum(-1, dtype=torch.float64)
-        total = mass[:, -1:].contiguous()
-        at = torch.searchsorted(mass, send(numbers, p.device, mass.dtype)[:, None] * total, right=True)
-        tokens = torch.minimum(at, torch.searchsorted(mass, total))  # never one of zero mass
-        return tokens, p.gather(1, tokens)
 
     def _left(self, p: torch.Tensor, nodes: Sequence[int]) -> torch.Tensor:
         """As `Dist.minus` does for one row; row i was refused node i."""
@@ -179,8 +173,8 @@ class Stage:
             return self.mass
         return self.answers.next.get((self.row, self.refused)) if token == self._judged()[0] else None
 
-    def drawn(self, number: float) -> int | None:
-        return self.token if number == self.sheet.numbers[self.row] else None
+    def drawn(self, key: int) -> int | None:
+        return self.token if key == self.sheet.numbers[self.row] else None
 
     def minus(self, q: Dist) -> Dist | None:
         return Dist(self.answers.stages[self.row, self.refused + 1]) if q is self._judged()[1] else None

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from forerun.config import Choice
-from forerun.rng import CounterRng, Purpose, Rng, invert
+from forerun.rng import CounterRng, Purpose, Rng
 from forerun.sampling import Shaper
 from forerun.testing.mutants import MUTANTS, Mutant
 from forerun.types import Dist, Draft, Sampling
@@ -102,7 +102,8 @@ class TableRng(Rng):
         self.accept, self.draw = accept, draw
 
     def categorical(self, p, purpose, depth, index=0):
-        at = invert(p, self.draw)
+        mass = np.cumsum(p.probs, dtype=np.float64)
+        at = int(np.searchsorted(mass, self.draw * mass[-1], side="right"))
         return int(p.ids[at]) if p.ids is not None else at
 
     def bernoulli(self, chance, purpose, depth, index=0):

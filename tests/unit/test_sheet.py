@@ -11,8 +11,9 @@ from forerun import host
 from forerun.decoders.contract import Plan
 from forerun.errors import RequestError
 from forerun.growth import Growth
+from forerun.kernels.race import winner
 from forerun.models.toy import ToyModel
-from forerun.rng import CounterRng, Purpose, invert
+from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Rows
 from forerun.sheet import Sheet
 from forerun.testing import Ask, BushyDrafter, Toy, distance, outcomes
@@ -154,13 +155,17 @@ def test_what_was_not_asked_is_fetched():
     np.testing.assert_allclose(refused[0].probs, refused[1].probs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("number", [0.0, 0.25, 0.5, 1 - 2**-53])
-def test_a_draw_at_an_edge_is_the_one_of_the_host(number):
+def test_a_draw_on_a_device_is_the_one_of_the_host():
     p = np.array([0, 0.25, 0, 0.25, 0.5, 0], np.float32)
-    sheet = Sheet(Context(0, (1,), 1, Sampling(), CounterRng(0)))
-    sheet.numbers = [number]
-    found = sheet.read(host.fetch(sheet(torch.from_numpy(p).log()[None])))
-    assert found[-1].far.drawn(number) == invert(Dist(p), number)
+    seen = set()
+    for key in range(0, 1 << 64, 1 << 58):
+        sheet = Sheet(Context(0, (1,), 1, Sampling(), CounterRng(0)))
+        sheet.numbers = [key]
+        found = sheet.read(host.fetch(sheet(torch.from_numpy(p).log()[None])))
+        assert found[-1].far.drawn(key) == winner(Dist(p), key)
+        assert found[-1].far.drawn(key + 1) is None
+        seen.add(winner(Dist(p), key))
+    assert seen == {1, 3, 4}
 
 
 def test_bans_that_leave_nothing_are_found():

@@ -1,8 +1,8 @@
 """Whether two outputs of one model are equal, tied, or different.
 
 Sums in another order may change a logit's last bits. Where the two tokens at the first difference have, after the
-same beginning, logits within that noise of the best one, either is the model's own: a tie. Anything else is a
-divergence, which is an error of forerun or of a member.
+same beginning, logits within that noise of the best one, or of winning the draw where they are drawn, either is the
+model's own: a tie. Anything else is a divergence, which is an error of forerun or of a member.
 Does not: compare what follows a tie; the texts have different beginnings from there on.
 """
 
@@ -11,16 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
 import torch
 
 from forerun.engine.runner import ModelRunner
+from forerun.kernels.race import times
 from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Shaper
 from forerun.types import Sampling, Work
 
 FLOAT_MARGIN = 1e-4  # of a logit, in float32 and float64
-MASS_MARGIN = 1e-5  # of the cumulative probability, where equal draws are compared
 _MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10}
 _ULPS = 2
 
@@ -72,7 +71,7 @@ class Judge:
         tokens = [*prompt, *expected[:at]]
         shaper = Shaper(sampling, tokens, len(prompt), self.eos)
         row = self.logits(tokens)
-        measure = self._greedy_gap if sampling.greedy else _drawn_gap
+        measure = self._greedy_gap if sampling.greedy else self._drawn_gap
         gap, allowed = measure(shaper, row, expected[at], found[at])
         return Difference("tie" if gap <= allowed else "divergence", at, expected[at], found[at], gap, allowed)
 
@@ -82,15 +81,14 @@ class Judge:
         best = float(bent.max())
         return best - min(float(bent[token]) for token in tokens), margin(best, self.dtype)
 
-
-def _drawn_gap(shaper: Shaper, row: torch.Tensor, *tokens: int) -> tuple[float, float]:
-    """How far the number drawn at this position is from the tokens' shares of the cumulative probability."""
-    p = shaper.probabilities(row[None], lambda _: ())[0].double().cpu().numpy()
-    rng = CounterRng(shaper.sampling.seed or 0)
-    rng.begin(0, len(shaper.tokens))
-    drawn, mass = rng.uniform(Purpose.TARGET, 0), np.concatenate(([0.0], np.cumsum(p)))
-    drawn *= mass[-1]
-    return max(max(mass[t] - drawn, drawn - mass[t + 1], 0.0) for t in tokens), MASS_MARGIN
+    def _drawn_gap(self, shaper: Shaper, row: torch.Tensor, *tokens: int) -> tuple[float, float]:
+        """How much higher the worse token's logit would have to be for it to win the race that draws here."""
+        p = shaper.probabilities(row[None], lambda _: ())[0].double().cpu()
+        rng = CounterRng(shaper.sampling.seed or 0)
+        rng.begin(0, len(shaper.tokens))
+        scores = (p / times([rng.ahead(Purpose.TARGET, 0)], torch.arange(len(p)))[0]).log()
+        gap = float(scores.max()) - min(float(scores[token]) for token in tokens)
+        return gap * shaper.sampling.temperature, margin(float(row.max()), self.dtype)
 
 
 def last_logits(runner: ModelRunner) -> Logits:

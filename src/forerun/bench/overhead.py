@@ -9,6 +9,7 @@ Does not: store keys and values, which is the model's work; include a real token
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -32,6 +33,7 @@ from forerun.errors import ForerunError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.tokenizer import Tokenizer
 from forerun.planners import PLANNERS
+from forerun.rng import CounterRng, Purpose
 from forerun.schedulers import SCHEDULERS
 from forerun.types import Context, Dist, Draft, Facts, KVLayout, Pass, PassOutput, Sampling, Setup
 from forerun.verifiers import VERIFIERS
@@ -67,7 +69,7 @@ class Stub(Model):
 
 
 class ChainStub(Drafter):
-    """Proposes a chain of one token, with a dense q where the request draws; `seconds` is its own time."""
+    """Proposes a chain of one token, or what a dense q gives where the request draws; `seconds` is its own time."""
 
     facts = Facts(draws=True)
 
@@ -88,8 +90,13 @@ class ChainStub(Drafter):
         return drafts
 
     def _chain(self, context: Context, budget: int) -> Draft:
-        q = None if context.sampling.greedy else (self.options.q,) * budget
-        return Draft.chain((self.options.token,) * budget, "stub", q)
+        token, q = self.options.token, self.options.q
+        if context.sampling.greedy:
+            return Draft.chain((token,) * budget, "stub")
+        if token == _NEVER:
+            return Draft.chain((token,) * budget, "stub", (q,) * budget)
+        drawn = [context.rng.categorical(q, Purpose.DRAFT, depth) for depth in range(budget)]
+        return Draft.chain(drawn, "stub", (q,) * budget)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
         decoder.member(decoder.options, Parts(guard, verifier.member(verifier.options), setup)),
         planner.member(planner.options, setup),
         scheduler.member(scheduler.options),
+        partial(CounterRng, coupled=verifier.member.facts.coupled),
     )
     limits = Limits(VOCAB, _CONTEXT, case.requests, config.max_step_tokens)
     return Engine(runner, members, limits, decode, stats), stub, drafter
@@ -133,7 +141,7 @@ def _no_model(*_: object) -> Any:  # noqa: ANN401 - a Runner, if there were one
 
 
 def _proposal(case: Case, stub: Stub) -> ChainStub.Options:
-    """Accepted: q = p, so the ratio is one. Rejected: q has most of its mass where p has none."""
+    """Accepted: q = p, and drawn with the numbers of p. Rejected: q has most of its mass where p has none."""
     if case.kind != "rejected":
         return ChainStub.Options(_SAID, Dist(stub.p))
     q = stub.p * 0.5

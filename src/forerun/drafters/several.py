@@ -30,7 +30,7 @@ class _Numbers(Rng):
     def __init__(self, all_numbers: Rng, place: int, count: int) -> None:
         self._all, self._place, self._count = all_numbers, place, count
 
-    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> float | None:
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> int | None:
         return self._all.ahead(purpose, depth, index * self._count + self._place)
 
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:

@@ -34,6 +34,7 @@ class Members:
     decoder: Decoder
     planner: Planner
     scheduler: Scheduler
+    rng: Callable[[int], Rng] = CounterRng  # of a request's seed
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Engine:
             tokens=list(prompt),
             prompt_length=len(prompt),
             sampling=sampling,
-            rng=rng or CounterRng(sampling.seed or 0),
+            rng=rng or self.members.rng(sampling.seed or 0),
             limit=min(sampling.max_tokens or room, room),
             ends=frozenset(ends),
             detokenizer=Detokenizer(self.decode, prompt),

@@ -5,7 +5,8 @@ last) are siblings, of which one can be accepted; a `chain` of k, and a `tree` o
 of which paths are. The figure is the expected number of accepted tokens, the bonus token not included; of siblings it
 is the acceptance rate. It is exact where the rule has a formula, else the mean over drafts drawn from q, with 1.96
 standard errors of that mean over the given pairs; each draft is judged in every way that it can be
-(`judging.expected`), a tree, for which these are too many, in one. The optimum of siblings is exact (without
+(`judging.expected`), a tree, for which these are too many, in one. Drafts of a coupled rule are drawn with the numbers
+of its verdict, of which there is then one. The optimum of siblings is exact (without
 replacement by quadrature); of a chain it is the expected number of beginnings that min(1, p / q) lets through, over the
 same drafts.
 Does not: time anything; run a verifier that is not exact against a bound that does not hold for it.
@@ -71,10 +72,10 @@ def known(pair: Pair, draft: Draft) -> Told:
     return Told(lambda node: Dist(pair.p(path_to(draft, node))) if draft.children(node) else _UNJUDGED)
 
 
-def drawn(shape: str, pair: Pair, count: int, seed: int) -> Draft:
-    """A draft of this shape from the pair's q."""
+def drawn(shape: str, pair: Pair, count: int, seed: int, *, coupled: bool = False) -> Draft:
+    """A draft of this shape from the pair's q; `coupled`: with the numbers that p will be drawn with."""
     widths = {"chain": (1,) * count, "tree": (count, _BELOW)}.get(shape, (count,))
-    rng, level, draft = CounterRng(seed), [-1], Draft((), (), ())
+    rng, level, draft = CounterRng(seed, coupled=coupled), [-1], Draft((), (), ())
     for depth, width in enumerate(widths):
         first = len(draft)
         for parent in level:
@@ -150,10 +151,12 @@ def evaluate(
     seen = {name: np.zeros((len(pairs), draws)) for name, exact in told.items() if exact is None}
     bound = np.zeros((len(pairs), draws))
     for (i, pair), turn in product(enumerate(pairs), range(draws) if seen else ()):
-        draft = drawn(shape, pair, count, draws * i + turn)
+        seed = draws * i + turn
+        drafts = [drawn(shape, pair, count, seed, coupled=coupled) for coupled in (False, True)]
         for name, values in seen.items():
-            values[i, turn] = _accepted(shape, rules[name], draft, known(pair, draft), draws * i + turn)
-        bound[i, turn] = _let_through(pair, draft) if shape == "chain" else 0
+            draft = drafts[rules[name].facts.coupled]
+            values[i, turn] = _accepted(shape, rules[name], draft, known(pair, draft), seed)
+        bound[i, turn] = _let_through(pair, drafts[False]) if shape == "chain" else 0
     where = {"shape": shape, "drafts": count}
     for name, exact in told.items():
         yield {**where, "rule": name, **(_sampled(seen[name]) if exact is None else _exact(exact))}
@@ -164,8 +167,9 @@ def evaluate(
 
 
 def _accepted(shape: str, rule: Verifier, draft: Draft, target: Target, seed: int) -> float:
-    """Expected tokens of this draft; of a tree those of one verdict, since it can be judged in too many ways."""
-    return seeded(rule, draft, target, seed) if shape == "tree" else expected(rule, draft, target)
+    """Expected tokens of this draft; those of one verdict where it is one, or of a tree, where these are too many."""
+    once = shape == "tree" or rule.facts.coupled
+    return seeded(rule, draft, target, seed) if once else expected(rule, draft, target)
 
 
 def _told(rule: Verifier, shape: str, count: int, pairs: Sequence[Pair]) -> list[float] | None:

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from forerun.bench.equality import Judge, first_difference, margin
+from forerun.kernels.race import times
+from forerun.rng import CounterRng, Purpose
 from forerun.types import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -61,16 +63,16 @@ def test_margins_are_two_units_in_the_last_place():
             assert margin(best, dtype) == 2 * float(above - here.abs())
 
 
-def test_equal_draws_tie_where_the_number_falls_on_a_border():
-    sampling = Sampling(temperature=1, seed=3)
-    from forerun.rng import CounterRng, Purpose
-
+def test_equal_draws_tie_where_both_arrive_at_once():
+    sampling = Sampling(temperature=0.5, seed=3)
     rng = CounterRng(3)
     rng.begin(0, len(PROMPT))
-    u = rng.uniform(Purpose.TARGET, 0)
-    at_border = [math.log(u), math.log(1 - u)]
-    assert judge(at_border)[0].compare(PROMPT, (0,), (1,), sampling).kind == "tie"
-    far = [math.log(u / 2), math.log(1 - u / 2)]
+    first, second = times([rng.ahead(Purpose.TARGET, 0)], torch.arange(2))[0].tolist()
+    at_once = [math.log(first) / 2, math.log(second) / 2]
+    assert judge(at_once)[0].compare(PROMPT, (0,), (1,), sampling).kind == "tie"
+    nearly = judge([at_once[0], at_once[1] + 5e-5])[0].compare(PROMPT, (0,), (1,), sampling)
+    assert (nearly.kind, nearly.gap) == ("tie", pytest.approx(5e-5, rel=1e-2))
+    far = [at_once[0], at_once[1] + 2e-4]
     assert judge(far)[0].compare(PROMPT, (1,), (0,), sampling).kind == "divergence"
 
 

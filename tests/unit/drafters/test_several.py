@@ -144,9 +144,9 @@ def test_no_number_is_used_twice():
             super().__init__(0)
             self.keys = []
 
-        def uniform(self, purpose, depth, index=0):
+        def ahead(self, purpose, depth, index=0):
             self.keys.append((purpose, depth, index))
-            return super().uniform(purpose, depth, index)
+            return super().ahead(purpose, depth, index)
 
     log = Log()
     for place in range(3):

@@ -142,7 +142,15 @@ def test_each_rule_accepts_at_least_as_much_as_the_one_before(vocab, count):
         assert rule("rejection").acceptance(p, q, count) <= told[2] + CLOSE
 
 
-@pytest.mark.parametrize("name", EXACT)
+def test_a_coupled_rule_accepts_as_often_as_two_races_have_one_winner():
+    for p, q in [*pairs(4, 6), (P, P)]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wins = [1 / np.maximum(p / p[x], q / q[x]).sum() for x in range(len(p)) if p[x] > 0 and q[x] > 0]
+        for count in (1, 3):
+            assert rule("match").acceptance(p, q, count) == pytest.approx(sum(wins), abs=CLOSE)
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if not VERIFIERS[name].facts.coupled])
 def test_acceptance_is_told_truly(name):
     for p, q in [*pairs(4, 4), (P, P)]:
         told = rule(name).acceptance(p, q, 2)
@@ -150,7 +158,7 @@ def test_acceptance_is_told_truly(name):
 
 
 def test_a_rule_without_a_formula_tells_nothing():
-    assert Verifier.acceptance(rule("match"), P, P, 2) is None
+    assert Verifier.acceptance(rule("block"), P, P, 2) is None
 
 
 @pytest.mark.parametrize(("vocab", "count"), SIZES)

@@ -3,7 +3,7 @@
 namespace forerun {
 
 const Isa* isa_avx2() {
-    static const Isa isa{"avx2", run_pass};
+    static const Isa isa{"avx2", run_pass, race};
     return &isa;
 }
 

@@ -3,7 +3,7 @@
 namespace forerun {
 
 const Isa* isa_plain() {
-    static const Isa isa{"plain", run_pass};
+    static const Isa isa{"plain", run_pass, race};
     return &isa;
 }
 

@@ -249,6 +249,9 @@ void bind_texts(nb::module_& m);  // texts.cpp
 
 NB_MODULE(_native, m) {
     bind_texts(m);
+    m.def("race", [](const Floats& p, uint32_t first, uint32_t second) {
+        return usable().front()->race(p.data(), (int64_t)p.size(), first, second);
+    });
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 

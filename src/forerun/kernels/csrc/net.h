@@ -155,6 +155,7 @@ class Team;
 struct Isa {
     const char* name;
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
+    int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
 };
 
 const Isa* isa_amx();

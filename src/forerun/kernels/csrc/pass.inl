@@ -437,5 +437,7 @@ void run_pass(const Net& net, const std::vector<Strip>& strips, const Plan& plan
     Passing(net, strips, plan, ws, team, id).run();
 }
 
+#include "race.inl"
+
 }  // namespace
 }  // namespace forerun
