@@ -298,6 +298,19 @@ def cost(case: dict[str, Any]) -> str:
     return f"{spread(case['us'], 0)} / {case['cpu_us']['median']:.0f}"
 
 
+def store_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per drafter: all time, then the processor's."""
+    return [
+        (
+            f"`{case['drafter']}`",
+            *(f"{case[f'us_per_{what}']:.1f} / {case[f'cpu_us_per_{what}']:.1f}" for what in ("observed", "proposed")),
+            spread(case["us"], 1),
+            f"{case['nodes']:.2f}",
+        )
+        for case in report["cases"]
+    ]
+
+
 VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
@@ -323,6 +336,7 @@ PLANNERS = (
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "pass in which each was first right")
+STORES = ("drafter", "µs / CPU µs per token read", "per token proposed", "µs of a proposal", "its tokens")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
@@ -336,6 +350,7 @@ TABLES = {
     "planners": (PLANNERS, planner_rows),
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
+    "stores": (STORES, store_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),

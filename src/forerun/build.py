@@ -36,6 +36,8 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.rng import CounterRng
 from forerun.schedulers import SCHEDULERS
+from forerun.shelf import Shelf
+from forerun.tokenfile import mark_of
 from forerun.trees import TREES
 from forerun.trees.contract import Tree
 from forerun.types import Costs, Setup, Spelling
@@ -85,7 +87,12 @@ def build_engine(
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
-    return assemble(choices, config, model, setup_for(config, model, tokenizer), tokenizer.decode)
+    setup = setup_for(config, model, tokenizer)
+    engine = assemble(choices, config, model, setup, tokenizer.decode)
+    if setup.store is not None and not setup.store.opened:
+        message = f"draft_store is for drafters that learn, and drafter {choices.drafter.name!r} keeps nothing"
+        raise ConfigError(f"{message}; leave it out, or use drafter='suffix-decoding'.")
+    return engine
 
 
 def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decode: Callable[..., str]) -> Engine:
@@ -178,6 +185,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
         hidden_size=model.info.hidden_size,
         num_layers=model.info.num_layers,
         companion=model.info.companion,
+        store=Shelf(Path(config.draft_store), lambda: mark_of(open_spelling(""))) if config.draft_store else None,
     )
     return setup
 

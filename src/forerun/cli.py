@@ -209,6 +209,24 @@ def quantize(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
     click.echo(json.dumps(found))
 
 
+@program.group()
+def datastore() -> None:
+    """Texts that drafters retrieve from."""
+
+
+@datastore.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--model", default=Config.model, show_default=True, help="Whose tokenizer reads them.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The datastore's file.")
+def build(files: tuple[Path, ...], model: str, out: Path) -> None:
+    """Tokenize FILES, one document each, and write them with their suffix array."""
+    from forerun.datastore import make
+
+    found = make(files, model, out)
+    click.echo(f"wrote {out}: {found['tokens']} tokens of {found['documents']} documents", err=True)
+    click.echo(json.dumps(found))
+
+
 @program.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @click.option("--markdown", is_flag=True, help="Print the table of docs/methods.md.")

@@ -138,6 +138,7 @@ class Config:
     max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
     context_length: int = option(0, "longest prompt and output together; 0: what the model was trained for", 0)
     profiles: str = option("auto", "where measured costs are kept: auto (the user's cache folder), off, or a folder")
+    draft_store: str = option("", "folder in which drafters keep what they learn; empty: it goes with the engine")
     draft_timeout: float = option(10.0, "seconds after which a drafter that does not answer is given up", 0)
 
     def __post_init__(self) -> None:

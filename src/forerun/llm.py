@@ -159,7 +159,7 @@ class LLM:
     def plain(self) -> "LLM":
         """The same model and weights, decoded one token per step: what everything is compared with."""
         same = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "model"}
-        plain = {"drafter": "none", "decoder": "autoregressive", "verifier": Config.verifier}
+        plain = {"drafter": "none", "decoder": "autoregressive", "verifier": Config.verifier, "draft_store": ""}
         return LLM(self.model, self.tokenizer, **{**same, **plain})
 
     def encode(self, prompt: Prompt) -> list[int]:

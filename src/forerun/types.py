@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from forerun.rng import Rng
+    from forerun.shelf import Shelf
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -48,6 +49,7 @@ class Facts:
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
+    learns: bool = False  # a drafter that guesses by earlier requests of the same scope; so do a seed's uncoupled texts
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
@@ -628,3 +630,4 @@ class Setup:
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names
+    store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere

@@ -329,6 +329,19 @@ def verify(vocabularies: str, rounds: int) -> None:
     click.echo(as_json(found))
 
 
+@command.command("stores")
+@click.option("--tokens", type=click.IntRange(512), default=1_000_000, show_default=True, help="Held by every drafter.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Further documents.")
+def stores(tokens: int, rounds: int) -> None:
+    """Measure what reading a token into a large store of texts costs, and drafting one from it."""
+    from forerun.bench import stores as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(tokens, rounds))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("peers")
 @click.option(
     "--work",

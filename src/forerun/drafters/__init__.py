@@ -25,5 +25,10 @@ DRAFTERS = Registry(
         "aded": "aded:AdedDrafter",
         "hierarchy-drafting": "hierarchy_drafting:HierarchyDrafter",
         "ouroboros": "ouroboros:OuroborosDrafter",
+        # what was written before
+        "rasd": "rasd:RasdDrafter",
+        "rest": "rest:RestDrafter",
+        "sam-decoding": "sam_decoding:SamDecodingDrafter",
+        "suffix-decoding": "suffix_decoding:SuffixDecodingDrafter",
     },
 )

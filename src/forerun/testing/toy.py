@@ -40,6 +40,8 @@ from forerun.types import (
 )
 from forerun.verifiers import VERIFIERS
 
+SCOPES = 32  # as many requests as a law has at most in one engine
+EARLIER = (2, 1, 0, 1, 2, 0, 1, 1, 2, 2, 0, 1)  # its one token is written without a draft; no law's prompt begins so
 Spelled = str | type[Any] | Choice
 Tokens = tuple[int, ...]
 COSTS = Costs((1, 8, 64), (1.0, 1.5, 8.0))  # of a toy's passes; made up, so that a planner plans the same every time
@@ -86,13 +88,23 @@ class Rig:
     engine: Engine
     runners: list[Runner] = field(default_factory=list)
     said: dict[int, list[Event]] = field(default_factory=dict)
+    scopes: list[str] | None = None  # those that no request has had yet; None: all requests share one
 
     def __post_init__(self) -> None:
         self.rooms = [cache.free() for cache in self.caches]  # before anybody came
 
+    def remember(self) -> None:
+        """Give each request to come a scope of its own, and every scope the same past."""
+        self.scopes = [f"scope {number}" for number in range(SCOPES)]
+        for scope in self.scopes:
+            self.engine.add(EARLIER, Sampling(temperature=0, max_tokens=1), scope)
+        while self.engine.busy:
+            self.engine.step()
+
     def add(self, ask: Ask) -> int:
         """A new request; its id."""
-        number = self.engine.add(ask.prompt, ask.sampling, rng=ask.rng)
+        scope = self.scopes.pop() if self.scopes is not None else ""
+        number = self.engine.add(ask.prompt, ask.sampling, scope, ask.rng)
         self.said[number] = []
         return number
 
@@ -172,7 +184,10 @@ class Toy:
 
         watched = replace(setup, open_model=open_model, open_tree=open_tree)
         choices = replace(self.choices, planner=modelled(self.choices.planner, COSTS, PRICE))
-        return Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
+        rig = Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
+        if self.choices.drafter.member.facts.learns:
+            rig.remember()
+        return rig
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""

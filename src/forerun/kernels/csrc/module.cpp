@@ -245,7 +245,10 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 
 }  // namespace
 
+void bind_texts(nb::module_& m);  // texts.cpp
+
 NB_MODULE(_native, m) {
+    bind_texts(m);
     m.def("race", [](const Floats& p, uint32_t first, uint32_t second) {
         return usable().front()->race(p.data(), (int64_t)p.size(), first, second);
     });

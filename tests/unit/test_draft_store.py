@@ -1,0 +1,46 @@
+"""--draft-store through the library's face."""
+
+import gc
+
+import pytest
+
+from forerun.config import Config
+from forerun.errors import ConfigError
+from forerun.llm import LLM
+from forerun.shelf import NAME
+from forerun.types import Sampling
+
+SAMPLING = Sampling(temperature=0, max_tokens=12)
+PROMPT = [0, 1, 2, 0, 1, 1]
+
+
+def test_a_second_engine_drafts_what_the_first_one_wrote(tmp_path):
+    steps, texts = [], []
+    for _ in range(2):
+        llm = LLM("toy:3", drafter="suffix-decoding", draft_store=str(tmp_path))
+        result = llm.generate([PROMPT], SAMPLING)[0]
+        steps.append(result.stats.steps)
+        texts.append(result.tokens)
+        assert result.tokens == llm.plain().generate([PROMPT], SAMPLING)[0].tokens
+        del llm
+        gc.collect()
+    assert texts[0] == texts[1]
+    assert steps[1] < steps[0]
+    assert (tmp_path / NAME).exists()
+
+
+def test_a_store_that_nobody_uses_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="drafter 'ngram' keeps nothing; leave it out, or use drafter='suffix-dec"):
+        LLM("toy:3", drafter="ngram", draft_store=str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_drafter_inside_another_may_use_it(tmp_path):
+    llm = LLM("toy:3", drafter="several:of=[ngram,suffix-decoding]", draft_store=str(tmp_path))
+    with pytest.raises(ConfigError, match="in use by another engine"):
+        LLM("toy:3", drafter="suffix-decoding", draft_store=str(tmp_path))
+    assert llm.config.draft_store == str(tmp_path)
+
+
+def test_nothing_is_kept_unless_it_is_asked_for():
+    assert Config.draft_store == ""
