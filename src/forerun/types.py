@@ -47,6 +47,8 @@ class Facts:
     law: str | None = None  # what it equals instead, where that has a name
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     shares: bool = False  # a cache that can reuse the prefix of another request
+    branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
+    ahead: bool = False  # a drafter that goes on behind `Context.ahead`
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
@@ -403,6 +405,7 @@ class Context:
     sampling: "Sampling"
     rng: "Rng"
     state: Any = None  # what the member's own `start` returned
+    ahead: tuple[int, ...] = ()  # tokens after these that nobody has judged yet; a drafter may be asked to go on there
 
 
 @dataclass(frozen=True, slots=True)
