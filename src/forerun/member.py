@@ -3,7 +3,8 @@
 from abc import ABC
 from typing import Any, ClassVar
 
-from forerun.types import Facts
+from forerun.errors import ConfigError
+from forerun.types import Facts, Need
 
 
 class Member(ABC):
@@ -16,3 +17,12 @@ class Member(ABC):
     def toy(cls) -> Any:  # noqa: ANN401 - the member's own Options
         """Options for the contract tests; override where the defaults need a model or a file."""
         return cls.Options()
+
+
+def check_branching(who: str, facts: Facts, cache: str, of_cache: Facts) -> None:
+    """ConfigError where somebody's trees would meet a cache of chains."""
+    if Need.BRANCHING in facts.needs and not of_cache.branches:
+        lacks = f"{who} needs a cache that can branch, and cache {cache!r} cannot"
+        raise ConfigError(
+            f"{lacks}; use one that can, such as 'contiguous', or what drafts chains, such as tree=chain."
+        )

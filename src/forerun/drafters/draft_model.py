@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
+from forerun.member import check_branching
+from forerun.reader import second_model
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -87,17 +89,10 @@ class DraftModelDrafter(Drafter):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.eos = options, setup.eos
-        folder = options.model or setup.companion
-        if not folder:
-            message = "drafter 'draft-model' needs a model, and the target's folder names none"
-            raise ConfigError(f"{message}; give draft-model:model=FOLDER.")
         self.tree: Tree = setup.open_tree(options.tree)
         self.depth = options.depth or self.tree.levels
-        self.runner = setup.open_model(folder, options.cache, options.dtype)
-        if self.runner.info.vocab_size != setup.vocab:
-            sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
-            remedy = f"use one that shares the target's tokenizer, or drafter='other-vocab:model={folder}'"
-            raise ConfigError(f"the drafter {folder!r} has {sizes}; {remedy}.")
+        self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
+        check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
 
     @classmethod
     def toy(cls) -> Options:
