@@ -11,5 +11,7 @@ DRAFTERS = Registry(
         "draft-model": "draft_model:DraftModelDrafter",
         "several": "several:SeveralDrafter",
         "other-vocab": "other_vocab:OtherVocabDrafter",
+        "staged": "staged:StagedDrafter",
+        "cascade-drafting": "cascade_drafting:CascadeDraftingDrafter",
     },
 )
