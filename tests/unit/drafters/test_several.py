@@ -294,7 +294,7 @@ def test_greedy_text_of_the_bundled_pair():
         ("several:of=[(several:of=[ngram])]", "holds itself"),
         ("several:of=[ngrm]", "no drafter 'ngrm'; did you mean 'ngram'"),
         ("several:of=[ngram:widht=2]", "'ngram' has no option 'widht'; did you mean 'width'"),
-        ("several:", "drafter 'draft-model' needs a model"),
+        ("several:", "drafter 'draft-model' needs another model"),
     ],
 )
 def test_bad_input(spelled, sentence):
