@@ -21,6 +21,7 @@ class Page:
     slot: int  # of the reader's own cache
     text: Sequence[int]
     draft: Draft
+    said: torch.Tensor  # the target's logits after the text and after every node, [1 + nodes, vocab]
 
 
 def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous", dtype: str = "auto") -> Runner:

@@ -13,5 +13,6 @@ DECODERS = Registry(
         "fs-gen": "fs_gen:FsGenDecoder",
         "entropy-adaptive": "entropy_adaptive:EntropyAdaptiveDecoder",
         "lookahead-reasoning": "lookahead_reasoning:LookaheadReasoningDecoder",
+        "generative-fusion": "generative_fusion:GenerativeFusionDecoder",
     },
 )
