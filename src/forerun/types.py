@@ -406,6 +406,7 @@ class Context:
     rng: "Rng"
     state: Any = None  # what the member's own `start` returned
     ahead: tuple[int, ...] = ()  # tokens after these that nobody has judged yet; a drafter may be asked to go on there
+    first: tuple[int, ...] = ()  # what may come next, in the target's own opinion; a tree may begin with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ LAYERS = {
         "reader",
         "look",
         "growth",
+        "recall",
         "member",
         "config",
         "files",

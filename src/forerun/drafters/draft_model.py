@@ -13,6 +13,7 @@ from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
 from forerun.reader import second_model
+from forerun.recall import Recall
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -55,6 +56,7 @@ class _Seat:
     """A request's place in the small model's cache."""
 
     slot: int
+    recall: Recall
     reading: _Reading | None = None  # of its last draft
 
 
@@ -99,7 +101,7 @@ class DraftModelDrafter(Drafter):
         return cls.Options(model="toy:100")
 
     def start(self, context: Context) -> _Seat:
-        return _Seat(int(self.runner.cache.open(())[0]))
+        return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))
 
     def stop(self, context: Context) -> None:
         self.runner.cache.close(context.state.slot)
@@ -118,9 +120,10 @@ class DraftModelDrafter(Drafter):
 
     def _begin(self, context: Context, budget: int) -> _Reading:
         """A new draft, in place of one that may never have been judged."""
-        seat, cache = context.state, self.runner.cache
-        cache.keep(seat.slot, (), ())
-        seat.reading = reading = _Reading(seat.slot, Growth(context, budget, self.depth, self.tree.grow, self.eos))
+        seat: _Seat = context.state
+        self.runner.cache.keep(seat.slot, (), ())
+        growth = Growth(seat.recall.reminded(context), budget, self.depth, self.tree.grow, self.eos)
+        seat.reading = reading = _Reading(seat.slot, growth)
         return reading
 
     def _blind(self, active: Sequence[_Reading]) -> bool:
@@ -175,6 +178,7 @@ class DraftModelDrafter(Drafter):
         """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""
         for context, outcome in zip(batch, outcomes, strict=True):
             seat = context.state
+            seat.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
                 tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
                 entries = seat.reading.find(tokens)

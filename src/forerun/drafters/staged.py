@@ -17,6 +17,7 @@ from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.member import check_branching
 from forerun.reader import second_model
+from forerun.recall import Recall
 from forerun.sampling import Path, path_to
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup, Work
@@ -65,6 +66,7 @@ class _Seat:
     """A request's place in the small model's cache, and what the cheaper drafter sees of it."""
 
     slot: int
+    recall: Recall
     cheap: Context
     known: _Known = field(default_factory=lambda: _Known(()))
 
@@ -112,7 +114,8 @@ class StagedDrafter(Drafter):
 
     def start(self, context: Context) -> _Seat:
         greedy = replace(context, sampling=replace(context.sampling, temperature=0.0))  # what it expects is not drawn
-        return _Seat(int(self.runner.cache.open(())[0]), replace(greedy, state=self.cheaper.start(greedy)))
+        cheap = replace(greedy, state=self.cheaper.start(greedy))
+        return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls), cheap)
 
     def stop(self, context: Context) -> None:
         self.cheaper.stop(context.state.cheap)
@@ -135,7 +138,7 @@ class StagedDrafter(Drafter):
         if cache.length(seat.slot) + len(seat.known.text) != len(context.tokens):
             self._keep(seat, ())
             seat.known = _Known(tuple(context.tokens[cache.length(seat.slot) :]))
-        return Growth(context, budget, self.depth, self.tree.grow, self.eos)
+        return Growth(seat.recall.reminded(context), budget, self.depth, self.tree.grow, self.eos)
 
     def _asks(self, growth: Growth) -> bool:
         """Answer all that can be answered; whether something is left to be read."""
@@ -194,6 +197,7 @@ class StagedDrafter(Drafter):
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         self.cheaper.observe([context.state.cheap for context in batch], outcomes)
         for context, outcome in zip(batch, outcomes, strict=True):
+            context.state.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None:
                 tokens = tuple(outcome.draft.tokens[node] for node in outcome.verdict.path)
                 seat = context.state

@@ -31,6 +31,7 @@ class Tree(Member):
 
     levels: int = 6  # a drafter's passes per draft, where it is not told a number
     blind: bool = False  # a chain that never looks at what it planted, so that a device can go on by itself
+    recalls: int = 0  # how many of `Context.first` it wants
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
