@@ -41,7 +41,7 @@ class GenerativeFusionDecoder(FusedDecoder):
         needs=frozenset({Need.SECOND_MODEL}),
         exact=False,
         law="the target's likeliest tokens, weighted by what another model says of their bytes",
-        evidence="docs/results/README.md#fidelity",
+        evidence="docs/results/README.md#fidelity-steps-and-bytes",
     )
 
     @dataclass(frozen=True)

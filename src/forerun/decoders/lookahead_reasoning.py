@@ -11,7 +11,7 @@ one draft, so the drafter's `depth` and the planner's `nodes` should hold a step
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, isnan, log
 
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.decoders.draft_verify import DraftVerifyDecoder
@@ -34,7 +34,7 @@ class LookaheadReasoningDecoder(Decoder):
         paper="2506.19830",
         exact=False,
         law="the drafter's whole steps where the judge finds them good enough, the target's distribution elsewhere",
-        evidence="docs/results/README.md#fidelity",
+        evidence="docs/results/README.md#fidelity-steps-and-bytes",
     )
 
     @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LookaheadReasoningDecoder(Decoder):
         judge: str = "forerun.decoders.lookahead_reasoning:likeness"
 
         def __post_init__(self) -> None:
-            if self.threshold != self.threshold or "" in self.ends:
+            if isnan(self.threshold) or "" in self.ends:
                 given = f"threshold is {self.threshold} and ends are {list(self.ends)}"
                 raise ConfigError(f"{_WHO}: {given}; give a number, and endings of at least one character.")
 

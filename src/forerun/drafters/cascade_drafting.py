@@ -22,7 +22,13 @@ _NOTHING = Draft()
 class CascadeDraftingDrafter(Drafter):
     """Holds drafters, each behind the one before."""
 
-    facts = Facts(keys=("cascade-drafting",), paper="2312.11462", needs=frozenset({Need.SECOND_MODEL}), draws=True)
+    facts = Facts(
+        keys=("cascade-drafting",),
+        paper="2312.11462",
+        needs=frozenset({Need.SECOND_MODEL}),
+        draws=True,
+        evidence="docs/results/README.md#cascade",
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -74,7 +74,14 @@ class _Seat:
 class StagedDrafter(Drafter):
     """Speculative decoding of the drafter."""
 
-    facts = Facts(keys=("staged",), paper="2308.04623", needs=frozenset({Need.SECOND_MODEL}), draws=True, ahead=True)
+    facts = Facts(
+        keys=("staged",),
+        paper="2308.04623",
+        needs=frozenset({Need.SECOND_MODEL}),
+        draws=True,
+        ahead=True,
+        evidence="docs/results/README.md#cascade",
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -35,7 +35,13 @@ class _Candidate:
 class MultiCandidateTree(Tree):
     """The target's own candidates, then drawn chains of a length that is decided on the way."""
 
-    facts = Facts(keys=("multi-candidate-improved",), draws=True, paper="2409.10644", needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("multi-candidate-improved",),
+        draws=True,
+        paper="2409.10644",
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#candidates",
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -9,7 +9,9 @@ rest of a step by itself: the drafter guesses on after its token.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isnan
 
+from forerun.errors import ConfigError
 from forerun.member import imported
 from forerun.rng import Purpose, Rng
 from forerun.types import Draft, Facts, Target, Verdict
@@ -29,6 +31,12 @@ class RewardGuidedVerifier(SoloVerifier):
 
         reward: str = "forerun.verifiers.reward_guided:variety"
         threshold: float = 0.7
+
+        def __post_init__(self) -> None:
+            if isnan(self.threshold):
+                raise ConfigError(
+                    "verifier 'reward-guided': threshold is nan; give a number, on the reward's own scale."
+                )
 
     def __init__(self, options: Options) -> None:
         self.options = options
