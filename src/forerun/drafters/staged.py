@@ -142,7 +142,8 @@ class StagedDrafter(Drafter):
     def _begin(self, context: Context, budget: int) -> Growth:
         """A new draft; what was read for an earlier one still holds where no token was committed since."""
         seat, cache = context.state, self.runner.cache
-        if cache.length(seat.slot) + len(seat.known.text) != len(context.tokens):
+        same = cache.length(seat.slot) + len(seat.known.text) == len(context.tokens)
+        if not (same and self._sound(seat)):
             self._keep(seat, ())
             seat.known = _Known(tuple(context.tokens[cache.length(seat.slot) :]))
         return Growth(seat.recall.reminded(context), budget, self.depth, self.tree.grow, self.eos)
@@ -193,9 +194,14 @@ class StagedDrafter(Drafter):
         newest = list(known.entries)[-len(output.best) :]
         known.found.update({path: (output, row) for row, path in enumerate(newest)})
 
+    def _sound(self, seat: _Seat) -> bool:
+        """Whether the cache holds what is known; where a pass failed it does not."""
+        return bool(self.runner.cache.unjudged(seat.slot) == len(seat.known.parents))
+
     def _keep(self, seat: _Seat, path: Path) -> None:
         """What was read of the text stays in the cache, and what was read along a path; the rest vanishes."""
-        known = seat.known
+        known = seat.known if self._sound(seat) else _Known(())
+        seat.known = _Known(())
         ways = [path[:end] for end in range(1, len(path) + 1) if path[:end] in known.entries]
         text = known.text if known.parents else ()
         tokens = [*text, *(way[-1] for way in ways)]
@@ -207,6 +213,4 @@ class StagedDrafter(Drafter):
             context.state.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None:
                 tokens = tuple(outcome.draft.tokens[node] for node in outcome.verdict.path)
-                seat = context.state
-                self._keep(seat, tokens)
-                seat.known = _Known(())
+                self._keep(context.state, tokens)

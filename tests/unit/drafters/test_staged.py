@@ -90,6 +90,25 @@ def test_broken_logits_end_the_draft_alone():
     assert rig.engine.stats.draft_failures > 0
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_pass_that_fails_costs_one_draft(failing):
+    rig = Toy(drafter=STAGED.format(4, "").replace("toy:100", "toy:5"), model=CYCLE).build()
+    runner, passes = rig.runners[0], []
+    run = runner.run
+
+    def fails(work):
+        passes.append(work)
+        return run(work) if len(passes) != failing + 1 else 1 / 0
+
+    runner.run = fails
+    text = rig.write([ASKS[0]])[0]
+    assert text.tokens == Toy(model=CYCLE).build().write([ASKS[0]])[0].tokens
+    assert rig.engine.stats.draft_failures == 1
+    assert len(passes) > failing + 2, "drafting went on"
+    assert any(e.source == "staged" for e in text.emissions)
+    assert [cache.free() for cache in rig.caches] == rig.rooms
+
+
 @pytest.mark.parametrize(
     ("spelled", "sentence"),
     [
