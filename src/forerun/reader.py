@@ -32,7 +32,7 @@ def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous",
     runner = setup.open_model(name, cache, dtype)
     if runner.info.vocab_size != setup.vocab:
         sizes = f"{runner.info.vocab_size} tokens and the target {setup.vocab}"
-        remedy = f"use a model that shares the target's tokenizer; drafter='other-vocab:model={name}' needs none"
+        remedy = f"use a model that shares the target's tokenizer, or drafter='other-vocab:model={name}'"
         raise ConfigError(f"{who}: {name!r} has {sizes}; {remedy}.")
     return runner
 
