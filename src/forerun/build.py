@@ -26,6 +26,7 @@ from forerun.engine.planned import Planned
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
+from forerun.member import Member, check_branching
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
 from forerun.models.native import cores, threads_for
@@ -100,11 +101,23 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     runner = _runner(model, choices.cache, config, setup.context_length)
     stats = EngineStats()
 
+    def fits(who: str, member: Member) -> None:
+        check_branching(who, member.facts, choices.cache.name, choices.cache.member.facts)
+
     def guarded(spelled: str, given: Setup) -> Guard:
         sooner = config.draft_timeout / 4  # than the drafter that holds this one
-        return Guard(setup.open_drafter(spelled, given), given, stats, sooner)
+        inner = setup.open_drafter(spelled, given)
+        fits(f"drafter {spelled!r}", inner)
+        return Guard(inner, given, stats, sooner)
 
-    drafter = choices.drafter.member(choices.drafter.options, replace(setup, open_drafter=guarded))
+    def shaped(spelled: str) -> Tree:
+        tree: Tree = setup.open_tree(spelled)
+        fits(f"tree {spelled!r}", tree)
+        return tree
+
+    given = replace(setup, open_drafter=guarded, open_tree=shaped)
+    drafter = choices.drafter.member(choices.drafter.options, given)
+    fits(f"drafter {choices.drafter.name!r}", drafter)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
     planner: Planner = choices.planner.member(choices.planner.options, setup)

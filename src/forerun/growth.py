@@ -93,12 +93,12 @@ class Growth:
         return len(self.parents) - 1
 
     def path(self, node: int) -> Path:
-        """Drafted tokens down to a node, itself included."""
+        """What stands after the committed tokens down to a node, itself included."""
         found: list[int] = []
         while node >= 0:
             found.append(self.children[node].token)
             node = self.parents[node]
-        return tuple(reversed(found))
+        return (*self.context.ahead, *reversed(found))
 
     def draft(self, source: str) -> Draft:
         """What has grown, whether the tree was done or not."""

@@ -40,7 +40,7 @@ class Origin:
 
     shaper: Shaper
     rng: Rng
-    path: Callable[[int], Path]  # drafted tokens down to a node, itself included; () for -1, the last committed token
+    path: Callable[[int], Path]  # tokens after the committed ones, down to a node, itself included
 
 
 @dataclass(frozen=True, slots=True)

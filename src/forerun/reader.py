@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from forerun.errors import ConfigError
-from forerun.types import Draft, Output, Setup, Work
+from forerun.types import Draft, Output, Runner, Setup, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +21,31 @@ class Page:
     slot: int  # of the reader's own cache
     text: Sequence[int]
     draft: Draft
+    said: torch.Tensor  # the target's logits after the text and after every node, [1 + nodes, vocab]
+
+
+def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous", dtype: str = "auto") -> Runner:
+    """A model of the target's vocabulary, "": its companion; `who` needs it, and says so where it cannot be had."""
+    name = folder or setup.companion
+    if not name:
+        raise ConfigError(f"{who} needs another model, and the target's folder names none; name its folder.")
+    runner = setup.open_model(name, cache, dtype)
+    if runner.info.vocab_size != setup.vocab:
+        sizes = f"{runner.info.vocab_size} tokens and the target {setup.vocab}"
+        remedy = f"use a model that shares the target's tokenizer, or drafter='other-vocab:model={name}'"
+        raise ConfigError(f"{who}: {name!r} has {sizes}; {remedy}.")
+    return runner
 
 
 class Reader:
-    """One model; `who` needs it, and says so where it cannot be had."""
+    """One model that reads texts as long as the target does."""
 
     def __init__(self, setup: Setup, folder: str, dtype: str, who: str) -> None:
-        name = folder or setup.companion
-        if not name:
-            raise ConfigError(f"{who} needs another model, and the target's folder names none; name its folder.")
-        self.runner = setup.open_model(name, "contiguous", dtype)
+        self.runner = second_model(setup, folder, who, dtype=dtype)
         info = self.runner.info
-        if info.vocab_size != setup.vocab:
-            sizes = f"{info.vocab_size} tokens and the target {setup.vocab}"
-            raise ConfigError(f"{who}: {name!r} has {sizes}; use a model that shares the target's tokenizer.")
         if info.context_length < setup.context_length:
             sizes = f"{info.context_length} tokens and the target {setup.context_length}"
-            raise ConfigError(f"{who}: {name!r} reads {sizes}; set context_length={info.context_length}.")
+            raise ConfigError(f"{who}: {info.name!r} reads {sizes}; set context_length={info.context_length}.")
 
     def open(self) -> int:
         """A slot for a request."""

@@ -93,3 +93,19 @@ class CounterRng(Rng):
 
     def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
         return chance >= 1 or (chance > 0 and self.uniform(purpose, depth, index) < chance)
+
+
+class RngPart(Rng):
+    """One drafter's part of a request's numbers: two draws from one number would not be independent."""
+
+    def __init__(self, all_numbers: Rng, place: int, count: int) -> None:
+        self._all, self._place, self._count = all_numbers, place, count
+
+    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> int | None:
+        return self._all.ahead(purpose, depth, index * self._count + self._place)
+
+    def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
+        return self._all.categorical(p, purpose, depth, index * self._count + self._place)
+
+    def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
+        return self._all.bernoulli(chance, purpose, depth, index * self._count + self._place)

@@ -50,6 +50,8 @@ class Facts:
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
     learns: bool = False  # a drafter that guesses by earlier requests of the same scope; so do a seed's uncoupled texts
+    branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
+    ahead: bool = False  # a drafter that goes on behind `Context.ahead`
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 
@@ -439,6 +441,8 @@ class Context:
     state: Any = None  # what the member's own `start` returned
     scope: str = ""  # whose request it is: what one scope wrote is never shown to another
     prediction: tuple[int, ...] = ()  # what the caller expects the output to be
+    ahead: tuple[int, ...] = ()  # tokens after these that nobody has judged yet; a drafter may be asked to go on there
+    first: tuple[int, ...] = ()  # what may come next, in the target's own opinion; a tree may begin with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ LAYERS = {
         "align",
         "pool",
         "top",
+        "recall",
         "member",
         "config",
         "files",

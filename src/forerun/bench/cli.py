@@ -167,6 +167,7 @@ def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # n
 
 @command.command("trees")
 @click.option("--tree", "trees", multiple=True, help="One more, as in sequoia:price=0; beside all that there are.")
+@click.option("--setting", "settings", multiple=True, help="A whole drafter, at the same budgets.")
 @click.option("--only", is_flag=True, help="No others than these.")
 @click.option("--against", default="static", show_default=True, help="The tree over which leads are counted.")
 @click.option("--nodes", default="8,16", show_default=True, help="Budgets per step, with commas.")
@@ -277,6 +278,7 @@ def quality(models: tuple[str, ...], pythons: tuple[str, ...], **values: Any) ->
 
 @command.command("fidelity")
 @click.option("--setting", "settings", multiple=True, help="A method with options; may be repeated.")
+@click.option("--only", is_flag=True, help="No other methods than these.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
 @click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category.")
 @click.option("--samples", type=click.IntRange(1), default=4, show_default=True, help="Texts per prompt.")
@@ -291,9 +293,9 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     from forerun.bench import fidelity as benchmark
     from forerun.bench.report import as_json
 
-    own = {name: values.pop(name) for name in ("prompts", "samples", "max_tokens", "data")}
+    own = {name: values.pop(name) for name in ("only", "prompts", "samples", "max_tokens", "data")}
     names = [name.strip() for name in categories.split(",") if name.strip()]
-    found = benchmark.run(benchmark.Order(settings, names, **own), split(values)[0])
+    found = benchmark.run(benchmark.Order(settings, categories=names, **own), split(values)[0])
     benchmark.show(found)
     click.echo(as_json(found))
 

@@ -56,6 +56,7 @@ class Order:
     """What to measure."""
 
     settings: Sequence[str] = ()  # further spellings of methods, beside each one's defaults
+    only: bool = False  # nothing but these
     categories: Sequence[str] = workloads.OWN
     prompts: int = 5  # per category
     samples: int = 4  # per prompt, at temperature 1
@@ -95,7 +96,9 @@ def run(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
     cases: list[dict[str, Any]] = []
     greedy: list[Result] = []
     drawn: list[Score] = []
-    for entrant in track(list(entrants(order.settings)), "decoding", console=Console(stderr=True), transient=True):
+    for entrant in track(
+        list(entrants(order.settings, only=order.only)), "decoding", console=Console(stderr=True), transient=True
+    ):
         try:
             best, samples = _write(_with(plain, keywords, entrant.method), load.items, order)
         except (ConfigError, RequestError) as problem:
@@ -118,16 +121,16 @@ def run(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def entrants(settings: Sequence[str]) -> Iterator[Entrant]:
-    """Plain decoding, the exact rule, then every method that is not exact."""
+def entrants(settings: Sequence[str], *, only: bool = False) -> Iterator[Entrant]:
+    """Plain decoding, the exact rule, then every method that is not exact; `only` those that are spelled."""
     toy = Toy(drafter=TOY_DRAFTER)
     yield Entrant(PLAIN, toy.plain(), {"drafter": "none", "decoder": "autoregressive"})
     yield Entrant(EXACT, toy, {})
-    for choice in lossy(settings):
+    for choice in lossy(settings, only=only):
         yield Entrant(choice.spelling, toy_of(choice), {choice.family: choice.spelling}, choice)
 
 
-def lossy(settings: Sequence[str]) -> list[Choice]:
+def lossy(settings: Sequence[str], *, only: bool = False) -> list[Choice]:
     """Every method of the tables that is not exact, with its defaults, then as further spelled; by table and name."""
     tables = [FAMILIES[family] for family in JUDGES]
     names = [(table, name) for table in tables for name in table if not table[name].facts.exact]
@@ -135,7 +138,8 @@ def lossy(settings: Sequence[str]) -> list[Choice]:
     for setting in settings:
         if setting.partition(":")[0] not in known:
             raise ConfigError(unknown("forerun bench fidelity", "method", setting.partition(":")[0], known))
-    spellings = [s for name in known for s in (name, *(s for s in settings if s.partition(":")[0] == name))]
+    own = {name: [s for s in settings if s.partition(":")[0] == name] for name in known}
+    spellings = [s for name in known for s in (*([] if only else [name]), *own[name])]
     return [choose(known[spelling.partition(":")[0]], spelling) for spelling in spellings]
 
 

@@ -24,7 +24,9 @@ from forerun.bench.drive import generate
 from forerun.bench.measure import CONVENTION
 from forerun.bench.speedup import MAX_TOKENS, model_facts, open_plain
 from forerun.bench.workloads import Item
+from forerun.build import assemble, choose_all, setup_for
 from forerun.config import Choice, choose
+from forerun.drafters import DRAFTERS
 from forerun.errors import ConfigError
 from forerun.files import write_whole
 from forerun.llm import LLM
@@ -43,6 +45,7 @@ class Order:
     depth: int = 6
     price: float = 0.1
     trees: Sequence[str] = ()  # further ones, beside all in the table
+    settings: Sequence[str] = ()  # whole drafters, at the same budgets
     only: bool = False  # not all in the table
     against: str = "static"  # the tree over which leads are counted
     save: Path | None = None  # where fitted tables are written
@@ -75,8 +78,9 @@ class _Counted:
 
 def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
     """The whole benchmark; `config` and `sampling` are the keywords that were given."""
-    for tree in (*order.trees, order.against):
-        choose(TREES, tree)  # what is spelled wrong is refused before anything is measured
+    for table, spelled in ((TREES, (*order.trees, order.against)), (DRAFTERS, order.settings)):
+        for one in spelled:
+            choose(table, one)  # what is spelled wrong is refused before anything is measured
     drawn = Sampling(**{"temperature": 0.0, "max_tokens": MAX_TOKENS, "seed": 0, **sampling})
     plain, notes = open_plain({**config, "max_requests": 2})
     prompts = workloads.load(order.categories, 2 * order.prompts, order.data)
@@ -85,6 +89,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
     asked = [item for item in load.items if item.number <= order.prompts]
     if not known:
         raise ConfigError(f"no category has more than {order.prompts} prompts to fit on; lower --prompts.")
+    raced = "Trees and drafters" if order.settings else "Trees"
     race = Race(plain, order, asked, drawn, {k: v for k, v in config.items() if k != "model"})
     traces = race.traces(known)
     tables = acceptance.tables(traces, greedy=drawn.greedy)
@@ -93,7 +98,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
         write_whole(path, json.dumps(tables, indent=1).encode(), "name another file with --save")
         cases = [case for nodes in order.nodes for case in race.cases(nodes, path)]
     return {
-        "title": f"Trees at equal budgets, temperature {drawn.temperature:g}",
+        "title": f"{raced} at equal budgets, temperature {drawn.temperature:g}",
         "benchmark": "trees",
         "machine": machine.facts(plain.model.info),
         **machine.circumstances(),
@@ -126,35 +131,49 @@ class Race:
 
     def traces(self, items: Sequence[Item]) -> list[acceptance.Trace]:
         """What both models say along the target's texts."""
-        second = self._llm("chain", 1).engine.members.drafter.inner.runner  # type: ignore[attr-defined] # a Guard
-        return [acceptance.trace(self.plain, second, item, self._seeded(item, 0)) for item in items]
+        _, (second,) = self._llm(self._grown("chain"), 1)
+        return [acceptance.trace(self.plain, second.runner, item, self._seeded(item, 0)) for item in items]
 
     def cases(self, nodes: int, path: Path) -> list[dict[str, Any]]:
         """One per tree at one budget."""
-        spelled = list(dict.fromkeys([self.order.against, *([] if self.order.only else TREES), *self.order.trees]))
-        said = f"{nodes} nodes"
-        counts = {tree: self._counts(tree, nodes, path) for tree in track(spelled, said, console=Console(stderr=True))}
+        trees = list(dict.fromkeys([self.order.against, *([] if self.order.only else TREES), *self.order.trees]))
+        entrants = {tree: self._grown(_with_file(choose(TREES, tree), path).spelling) for tree in trees}
+        entrants |= {drafter: drafter for drafter in self.order.settings}
+        each = track(entrants.items(), f"{nodes} nodes", console=Console(stderr=True))
+        counts = {name: self._counts(drafter, nodes) for name, drafter in each}
         return [{"tree": t, "nodes": nodes, **self._figures(c, counts[self.order.against])} for t, c in counts.items()]
 
-    def _counts(self, tree: str, nodes: int, path: Path) -> list[list[Count]]:
+    def _counts(self, drafter: str, nodes: int) -> list[list[Count]]:
         """Per prompt, every repeat."""
-        llm = self._llm(_with_file(choose(TREES, tree), path).spelling, nodes)
-        inner = llm.engine.members.drafter.inner  # type: ignore[attr-defined]
-        inner.runner = counted = _Counted(inner.runner)
+        llm, small = self._llm(drafter, nodes)
         found = []
         for item in self.items:
             runs = []
             for repeat in range(self.order.repeats):
-                before, sampling = counted.passes, self._seeded(item, repeat)
+                before, sampling = sum(one.passes for one in small), self._seeded(item, repeat)
                 stats = generate(llm, [item.tokens], [sampling]).stats
-                runs.append(Count(stats.tokens, stats.steps, stats.drafted, counted.passes - before))
+                passes = sum(one.passes for one in small) - before
+                runs.append(Count(stats.tokens, stats.steps, stats.drafted, passes))
             found.append(runs)
         return found
 
-    def _llm(self, tree: str, nodes: int) -> LLM:
-        drafter = f"draft-model:depth={self.order.depth},tree=({tree})"
+    def _grown(self, tree: str) -> str:
+        return f"draft-model:depth={self.order.depth},tree=({tree})"
+
+    def _llm(self, drafter: str, nodes: int) -> tuple[LLM, list[_Counted]]:
+        """An engine, and the small models that its drafter opened."""
         own = {**self.config, "drafter": drafter, "planner": f"fixed:nodes={nodes}"}
-        return LLM(self.plain.model, self.plain.tokenizer, **own)
+        llm, opened = LLM(self.plain.model, self.plain.tokenizer, **own), list[_Counted]()
+        setup = setup_for(llm.config, llm.model, llm.tokenizer)
+
+        def open_model(folder: str, cache: str, dtype: str) -> Any:  # noqa: ANN401 - a Runner
+            opened.append(_Counted(setup.open_model(folder, cache, dtype)))
+            return opened[-1]
+
+        choices = choose_all(llm.config, {}, llm.model.info.companion)
+        watched = replace(setup, open_model=open_model)
+        llm.engine = assemble(choices, llm.config, llm.model, watched, llm.tokenizer.decode)
+        return llm, opened
 
     def _seeded(self, item: Item, repeat: int) -> Sampling:
         return replace(self.sampling, seed=(self.sampling.seed or 0) + 1000 * repeat + item.number)

@@ -12,5 +12,7 @@ DECODERS = Registry(
         "speculative-ensemble": "speculative_ensemble:SpeculativeEnsembleDecoder",
         "fs-gen": "fs_gen:FsGenDecoder",
         "entropy-adaptive": "entropy_adaptive:EntropyAdaptiveDecoder",
+        "lookahead-reasoning": "lookahead_reasoning:LookaheadReasoningDecoder",
+        "generative-fusion": "generative_fusion:GenerativeFusionDecoder",
     },
 )

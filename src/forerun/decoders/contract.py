@@ -7,13 +7,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 
 from forerun.drafters.contract import Drafter
 from forerun.member import Member
-from forerun.reader import Page, Reader
+from forerun.reader import Page
 from forerun.sampling import Rows, States
 from forerun.sheet import Answers, Sheet
 from forerun.types import Context, Draft, Output, Setup, Turn, Work
@@ -102,11 +102,20 @@ class Voices:
     memory: Any = None  # of the row by which the last token was judged
 
 
+class Hears(Protocol):
+    """A further model, as `Reader` is one: it says something of every token of the target's, [1 + nodes, vocab]."""
+
+    def open(self) -> int: ...
+    def close(self, slot: int) -> None: ...
+    def read(self, pages: Sequence[Page]) -> list[torch.Tensor]: ...
+    def keep(self, page: Page, path: Sequence[int]) -> None: ...
+
+
 class FusedDecoder(Decoder):
     """Lifts a law over several models: `inner` drafts and judges as ever, by the logits that `fuse` makes of all."""
 
     inner: Decoder
-    readers: Sequence[Reader]
+    readers: Sequence[Hears]
 
     @abstractmethod
     def fuse(self, rows: Sequence[torch.Tensor], draft: Draft, memory: Any) -> tuple[torch.Tensor, Sequence[Any]]:  # noqa: ANN401
@@ -132,7 +141,7 @@ class FusedDecoder(Decoder):
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         due = [i for i, seat in enumerate(seats) if seat.last]
         pages = [
-            [Page(seats[i].state.slots[k], seats[i].context.tokens, plans[i].draft) for i in due]
+            [Page(seats[i].state.slots[k], seats[i].context.tokens, plans[i].draft, outputs[i].logits) for i in due]
             for k in range(len(self.readers))
         ]
         heard = [reader.read(page) for reader, page in zip(self.readers, pages, strict=True)]

@@ -30,5 +30,7 @@ DRAFTERS = Registry(
         "rest": "rest:RestDrafter",
         "sam-decoding": "sam_decoding:SamDecodingDrafter",
         "suffix-decoding": "suffix_decoding:SuffixDecodingDrafter",
+        "staged": "staged:StagedDrafter",
+        "cascade-drafting": "cascade_drafting:CascadeDraftingDrafter",
     },
 )

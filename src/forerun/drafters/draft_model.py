@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
+from forerun.member import check_branching
+from forerun.reader import second_model
+from forerun.recall import Recall
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -53,6 +56,7 @@ class _Seat:
     """A request's place in the small model's cache."""
 
     slot: int
+    recall: Recall
     reading: _Reading | None = None  # of its last draft
 
 
@@ -87,24 +91,17 @@ class DraftModelDrafter(Drafter):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.eos = options, setup.eos
-        folder = options.model or setup.companion
-        if not folder:
-            message = "drafter 'draft-model' needs a model, and the target's folder names none"
-            raise ConfigError(f"{message}; give draft-model:model=FOLDER.")
         self.tree: Tree = setup.open_tree(options.tree)
         self.depth = options.depth or self.tree.levels
-        self.runner = setup.open_model(folder, options.cache, options.dtype)
-        if self.runner.info.vocab_size != setup.vocab:
-            sizes = f"{self.runner.info.vocab_size} tokens and the target {setup.vocab}"
-            remedy = f"use one that shares the target's tokenizer, or drafter='other-vocab:model={folder}'"
-            raise ConfigError(f"the drafter {folder!r} has {sizes}; {remedy}.")
+        self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
+        check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
 
     @classmethod
     def toy(cls) -> Options:
         return cls.Options(model="toy:100")
 
     def start(self, context: Context) -> _Seat:
-        return _Seat(int(self.runner.cache.open(())[0]))
+        return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))
 
     def stop(self, context: Context) -> None:
         self.runner.cache.close(context.state.slot)
@@ -123,9 +120,10 @@ class DraftModelDrafter(Drafter):
 
     def _begin(self, context: Context, budget: int) -> _Reading:
         """A new draft, in place of one that may never have been judged."""
-        seat, cache = context.state, self.runner.cache
-        cache.keep(seat.slot, (), ())
-        seat.reading = reading = _Reading(seat.slot, Growth(context, budget, self.depth, self.tree.grow, self.eos))
+        seat: _Seat = context.state
+        self.runner.cache.keep(seat.slot, (), ())
+        growth = Growth(seat.recall.reminded(context), budget, self.depth, self.tree.grow, self.eos)
+        seat.reading = reading = _Reading(seat.slot, growth)
         return reading
 
     def _blind(self, active: Sequence[_Reading]) -> bool:
@@ -180,6 +178,7 @@ class DraftModelDrafter(Drafter):
         """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""
         for context, outcome in zip(batch, outcomes, strict=True):
             seat = context.state
+            seat.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
                 tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
                 entries = seat.reading.find(tokens)

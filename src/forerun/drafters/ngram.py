@@ -25,7 +25,7 @@ class _Index:
 class NgramDrafter(SoloDrafter):
     """Longest-suffix prompt lookup."""
 
-    facts = Facts(paper="Saxena 2023, prompt lookup decoding", evidence="docs/results/README.md#speed")
+    facts = Facts(paper="Saxena 2023, prompt lookup decoding", ahead=True, evidence="docs/results/README.md#speed")
 
     @dataclass(frozen=True)
     class Options:
@@ -49,8 +49,9 @@ class NgramDrafter(SoloDrafter):
         tokens, index = context.tokens, context.state
         self._extend(index, tokens)
         room = min(budget, self.options.width)
-        for n in range(min(self.options.max_match, len(tokens) - 1), self.options.min_match - 1, -1):
-            end = index.ends.get(tuple(tokens[-n:]))
+        suffix = (*tokens[-self.options.max_match :], *context.ahead)
+        for n in range(min(self.options.max_match, len(suffix)), self.options.min_match - 1, -1):
+            end = index.ends.get(suffix[-n:])
             if end is not None:
                 return Draft.chain(tokens[end : end + room], "ngram")
         return _NOTHING

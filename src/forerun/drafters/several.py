@@ -17,27 +17,11 @@ import torch
 
 from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError
-from forerun.rng import Purpose, Rng
+from forerun.rng import RngPart
 from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Output, Setup, Verdict, Work
 
 MEMORY = 0.9  # what a node counts for one step later
 _NOTHING = Draft()
-
-
-class _Numbers(Rng):
-    """One drafter's part of a request's numbers: two draws from one number would not be independent."""
-
-    def __init__(self, all_numbers: Rng, place: int, count: int) -> None:
-        self._all, self._place, self._count = all_numbers, place, count
-
-    def ahead(self, purpose: Purpose, depth: int, index: int = 0) -> int | None:
-        return self._all.ahead(purpose, depth, index * self._count + self._place)
-
-    def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
-        return self._all.categorical(p, purpose, depth, index * self._count + self._place)
-
-    def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
-        return self._all.bernoulli(chance, purpose, depth, index * self._count + self._place)
 
 
 @dataclass(eq=False)
@@ -115,7 +99,7 @@ class SeveralDrafter(Drafter):
     def start(self, context: Context) -> _Request:
         shares: list[_Share] = []
         for number, drafter in enumerate(self.drafters):
-            own = replace(context, rng=_Numbers(context.rng, number, len(self.drafters)))
+            own = replace(context, rng=RngPart(context.rng, number, len(self.drafters)))
             shares.append(_Share(replace(own, state=drafter.start(own))))
         return _Request(shares)
 

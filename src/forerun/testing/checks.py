@@ -8,6 +8,7 @@ Does not: need a GPU, a model's weights or a network.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from forerun.build import FAMILIES
@@ -203,11 +204,16 @@ def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
-    for drafter in (*DRAFTERS, BushyDrafter):
-        for cache in CACHES:
-            engines = toys(drafter=drafter, decoder=decoder, cache=cache)
-            yield from law_of_output(engines[:1])
-            yield from law_of_company(engines[0])
+    pairs = product((*DRAFTERS, BushyDrafter), CACHES)
+    engines = [toys(drafter=drafter, decoder=decoder, cache=cache)[0] for drafter, cache in pairs]
+    if not decoder.member.facts.exact:  # some are lossy by what is drafted alone
+        yield "lossy", partial(laws.lossy_is_needed, engines)
+    for toy in engines:
+        if decoder.member.facts.exact:
+            yield from law_of_output([toy])
+        else:
+            yield f"bans: {laws.spelled(toy)}", partial(laws.bans_hold, toy)
+        yield from law_of_company(toy)
 
 
 def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:

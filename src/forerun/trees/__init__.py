@@ -21,5 +21,6 @@ TREES = Registry(
         "iid": "iid:IidTree",
         "swor": "swor:SworTree",
         "sbs": "sbs:SbsTree",
+        "multi-candidate-improved": "multi_candidate_improved:MultiCandidateTree",
     },
 )

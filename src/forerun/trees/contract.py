@@ -31,6 +31,7 @@ class Tree(Member):
 
     levels: int = 6  # a drafter's passes per draft, where it is not told a number
     blind: bool = False  # a chain that never looks at what it planted, so that a device can go on by itself
+    recalls: int = 0  # how many of `Context.first` it wants
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
@@ -137,6 +138,31 @@ def branching(widths: tuple[int, ...], budget: int, depth: int) -> Shape:
         parents += [parent for parent, _ in fresh]
         ranks += [rank for _, rank in fresh]
     return Shape(tuple(parents), tuple(ranks))
+
+
+class LevelledTree(PlannedTree):
+    """Lifts a constant number of children per level; a member says how these are drawn."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """`widths`: children of every node, level by level; one each on levels below these."""
+
+        widths: tuple[int, ...] = (2, 2, 1)
+
+        def __post_init__(self) -> None:
+            if not self.widths or min(self.widths) < 1:
+                raise ConfigError(f"a tree's widths are {list(self.widths)}; give 1 or more children per level.")
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.levels = options, len(options.widths)
+
+    @classmethod
+    def toy(cls) -> Options:
+        return cls.Options((2, 1))
+
+    @final
+    def shape(self, budget: int, depth: int) -> Shape:
+        return branching(self.options.widths, budget, depth)
 
 
 def measured(file: str, tree: str, read: Callable[[Any], Found]) -> Found:

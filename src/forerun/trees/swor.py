@@ -5,16 +5,14 @@ Does not: look at how likely anything is; `sbs` and `dyspec` spend the same node
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.look import Look
-from forerun.trees.contract import PlannedTree, Shape, branching
-from forerun.types import Facts, Need, Setup
+from forerun.trees.contract import LevelledTree
+from forerun.types import Facts, Need
 
 
-class SworTree(PlannedTree):
+class SworTree(LevelledTree):
     """Distinct siblings."""
 
     facts = Facts(
@@ -24,26 +22,6 @@ class SworTree(PlannedTree):
         needs=frozenset({Need.BRANCHING}),
         evidence="docs/results/README.md#trees-drawn",
     )
-
-    @dataclass(frozen=True)
-    class Options:
-        """`widths`: children of every node, level by level; one each on levels below these."""
-
-        widths: tuple[int, ...] = (2, 2, 1)
-
-        def __post_init__(self) -> None:
-            if not self.widths or min(self.widths) < 1:
-                raise ConfigError(f"tree 'swor': widths is {self.widths}; give 1 or more children per level.")
-
-    def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.levels = options, len(options.widths)
-
-    @classmethod
-    def toy(cls) -> Options:
-        return cls.Options((2, 1))
-
-    def shape(self, budget: int, depth: int) -> Shape:
-        return branching(self.options.widths, budget, depth)
 
     def look(self, growth: Growth, nodes: Sequence[int], count: int) -> Look:
         return growth.drawn(nodes, count)

@@ -9,9 +9,10 @@ rest of a step by itself: the drafter guesses on after its token.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from math import isnan
 
 from forerun.errors import ConfigError
+from forerun.member import imported
 from forerun.rng import Purpose, Rng
 from forerun.types import Draft, Facts, Target, Verdict
 from forerun.verifiers.contract import SoloVerifier
@@ -31,8 +32,15 @@ class RewardGuidedVerifier(SoloVerifier):
         reward: str = "forerun.verifiers.reward_guided:variety"
         threshold: float = 0.7
 
+        def __post_init__(self) -> None:
+            if isnan(self.threshold):
+                raise ConfigError(
+                    "verifier 'reward-guided': threshold is nan; give a number, on the reward's own scale."
+                )
+
     def __init__(self, options: Options) -> None:
-        self.options, self.reward = options, _function(options.reward)
+        self.options = options
+        self.reward: Reward = imported(options.reward, "verifier 'reward-guided': the reward")
 
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
         node: int = -1
@@ -46,19 +54,6 @@ class RewardGuidedVerifier(SoloVerifier):
                 return Verdict(path, rng.categorical(target[node], Purpose.TARGET, len(path)))
             node, step = hit
             path = (*path, node)
-
-
-def _function(name: str) -> Reward:
-    """What "module:function" names; ConfigError where there is no such function."""
-    module, _, function = name.partition(":")
-    try:
-        found: Reward = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as problem:
-        message = f"verifier 'reward-guided': the reward {name!r} cannot be imported ({problem})"
-        raise ConfigError(f"{message}; give module:function, of a module that Python finds.") from problem
-    if not callable(found):
-        raise ConfigError(f"verifier 'reward-guided': the reward {name!r} is no function; give module:function.")
-    return found
 
 
 def variety(text: Sequence[int], step: tuple[int, ...]) -> float:

@@ -13,10 +13,10 @@ from forerun.build import setup_for
 from forerun.config import Choice, Config, choose
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import SoloDrafter
-from forerun.drafters.several import SeveralDrafter, _Numbers, _Share, merged
+from forerun.drafters.several import SeveralDrafter, _Share, merged
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
-from forerun.rng import CounterRng, Purpose
+from forerun.rng import CounterRng, Purpose, RngPart
 from forerun.testing import Ask, Toy, laws
 from forerun.types import Context, Dist, Draft, Facts, Outcome, Output, Sampling, Verdict, Work
 
@@ -150,7 +150,7 @@ def test_no_number_is_used_twice():
 
     log = Log()
     for place in range(3):
-        own = _Numbers(log, place, 3)
+        own = RngPart(log, place, 3)
         for index in range(4):
             assert own.ahead(Purpose.DRAFT, 1, index) is not None
             own.categorical(Q, Purpose.DRAFT, 1, 4 + index)
@@ -309,7 +309,7 @@ def test_greedy_text_of_the_bundled_pair():
         ("several:of=[(several:of=[ngram])]", "holds itself"),
         ("several:of=[ngrm]", "no drafter 'ngrm'; did you mean 'ngram'"),
         ("several:of=[ngram:widht=2]", "'ngram' has no option 'widht'; did you mean 'width'"),
-        ("several:", "drafter 'draft-model' needs a model"),
+        ("several:", "drafter 'draft-model' needs another model"),
     ],
 )
 def test_bad_input(spelled, sentence):

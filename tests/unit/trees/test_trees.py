@@ -32,7 +32,7 @@ PLAIN = Sampling()
 
 def setup(costs=FREE):
     cpu, nothing = torch.device("cpu"), None
-    return Setup(6, 64, (), 1, cpu, torch.float32, nothing, nothing, nothing, lambda: costs, nothing)
+    return Setup(6, 64, (), 1, cpu, torch.float32, nothing, nothing, nothing, lambda: costs, tree)
 
 
 def tree(spelled, **facts):
