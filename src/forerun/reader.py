@@ -28,7 +28,7 @@ def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous",
     """A model of the target's vocabulary, "": its companion; `who` needs it, and says so where it cannot be had."""
     name = folder or setup.companion
     if not name:
-        raise ConfigError(f"{who} needs another model, and the target's folder names none; name its folder.")
+        raise ConfigError(f"{who} needs another model, and the target's folder names none; give model=FOLDER.")
     runner = setup.open_model(name, cache, dtype)
     if runner.info.vocab_size != setup.vocab:
         sizes = f"{runner.info.vocab_size} tokens and the target {setup.vocab}"

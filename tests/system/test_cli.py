@@ -146,7 +146,7 @@ REFUSED = [
     (["--drafter", "ngramm"], "did you mean 'ngram'"),
     (["--drafter", "ngram:widht=3"], "did you mean 'width'"),
     (["--verifier", "matsch"], "did you mean 'match'"),
-    (["--drafter", "draft-model"], "give draft-model:model=FOLDER"),
+    (["--drafter", "draft-model"], "give model=FOLDER"),
     (["--drafter", "draft-model:model=toy:0:4"], "shares the target's tokenizer"),
     (["--model", "/nowhere/at/all"], "there is no model folder"),
     (["--temperature", "-1"], "give a number from 0"),

@@ -296,8 +296,8 @@ STATEMENTS = {n: "".join(f"    a = {i}\n" for i in range(n)) for n in (21, 61)}
         ),
         (
             "cli.py",
-            "".join(f"option('--f{chr(97 + i % 26)}{i}')\n" for i in range(61)),
-            "command-line flags is 60",
+            "".join(f"option('--f{chr(97 + i % 26)}{i}')\n" for i in range(81)),
+            "command-line flags is 80",
         ),
         ("a.py", "".join(f"os.environ['A{i}']\n" for i in range(3)) + "os.getenv('B')\n" * 9, None),
         ("a.py", "".join(f"os.environ.get('A{i}')\n" for i in range(6)), "environment variables is 5, and"),

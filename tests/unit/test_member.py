@@ -45,7 +45,7 @@ def test_so_does_a_drafter_wherever_it_stands(drafter):
 @pytest.mark.parametrize("drafter", [SMALL.format("level,cache=chains"), "staged:model=toy:100,cache=chains"])
 def test_so_does_the_cache_of_a_small_model(drafter, monkeypatch):
     row = SimpleNamespace(name="chains", load=lambda: ChainCache)
-    monkeypatch.setattr("forerun.registry.entry_points", lambda group: [row] if group == "forerun.caches" else [])
+    monkeypatch.setattr(CACHES, "plugins", {"chains": row})
     with pytest.raises(ConfigError, match=CANNOT.format("chains")):
         Toy(drafter=drafter).build()
 

@@ -132,7 +132,7 @@ class ByteReader:
     def __init__(self, setup: Setup, options: GenerativeFusionDecoder.Options) -> None:
         folder = options.other or setup.companion
         if not folder:
-            raise ConfigError(f"{_WHO} needs another model, and the target's folder names none; name its folder.")
+            raise ConfigError(f"{_WHO} needs another model, and the target's folder names none; give model=FOLDER.")
         self.ladder = Ladder(setup.open_spelling(""), setup.open_spelling(folder))
         self.runner: Runner = setup.open_model(folder, "contiguous", options.dtype)
         self.top = min(options.top, setup.vocab)

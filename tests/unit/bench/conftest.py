@@ -42,7 +42,18 @@ def bench(data):
     """Runs `forerun bench` on the toy model; what it printed, and its exit code."""
 
     def run(*flags: str):
-        shared = ["--model", "toy:0", "--threads", "1", "--categories", "humaneval", "--data", str(data)]
+        shared = [
+            "--model",
+            "toy:0",
+            "--planner",
+            "fixed",
+            "--threads",
+            "1",
+            "--categories",
+            "humaneval",
+            "--data",
+            str(data),
+        ]
         return CliRunner().invoke(command, [*shared, "--max-tokens", "12", "--repeats", "2", *flags])
 
     return run

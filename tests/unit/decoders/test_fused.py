@@ -174,7 +174,7 @@ def test_the_other_limit_is_the_small_models_law(decoder):
         ("speculative-ensemble:weights=[1,1,1]", "3 weights for 2 models"),
         ("speculative-ensemble:weights=[1,-1]", "not all 0"),
         ("speculative-ensemble:weights=[0,0]", "not all 0"),
-        ("speculative-ensemble:models=[]", "names none; name its folder"),
+        ("speculative-ensemble:models=[]", "names none; give model=FOLDER"),
         ("speculative-contrastive:alpha=1.1", "share of the best"),
         ("speculative-contrastive:beta=-0.5", "at least 0"),
         ("fs-gen:sure=2", "probability"),

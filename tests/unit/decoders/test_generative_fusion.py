@@ -141,7 +141,7 @@ def test_every_word_is_what_the_other_tokenizer_makes_of_it():
 @pytest.mark.parametrize(
     ("spelled", "sentence"),
     [
-        ("generative-fusion:", "names none; name its folder"),
+        ("generative-fusion:", "names none; give model=FOLDER"),
         ("generative-fusion:share=1.5", "a share from 0 to 1"),
         ("generative-fusion:share=nan", "a share from 0 to 1"),
         ("generative-fusion:top=0", "1 or more tokens"),

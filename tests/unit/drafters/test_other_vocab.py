@@ -56,7 +56,7 @@ def plain():
 
 
 def with_drafter(plain, spelled):
-    return LLM(plain.model, plain.tokenizer, drafter=spelled)
+    return LLM(plain.model, plain.tokenizer, drafter=spelled, planner="fixed")
 
 
 @pytest.mark.parametrize("method", ["tli", "slrs"])

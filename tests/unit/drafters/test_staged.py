@@ -112,7 +112,7 @@ def test_a_pass_that_fails_costs_one_draft(failing):
 @pytest.mark.parametrize(
     ("spelled", "sentence"),
     [
-        ("staged:", "names none; name its folder"),
+        ("staged:", "names none; give model=FOLDER"),
         ("staged:model=toy:0:4", "shares the target's tokenizer"),
         ("staged:model=toy:0,guess=0", "a guess of 1 or more"),
         ("staged:model=toy:0,depth=-1", "0 or more levels"),

@@ -75,7 +75,10 @@ def test_the_usual_settings_that_fit_are_tried(tune):
         (["--prompts", "bytes.txt"], "forerun: prompts file 'bytes.txt' is not UTF-8"),
         (["--prompts", "long.txt"], "forerun: no prompt has at most 58 tokens; lower --max-tokens,"),
         (["--prompts", "prompts.txt", "--drafter", "ngrm"], "forerun: forerun has no drafter 'ngrm'; did you mean"),
-        (["--prompts", "prompts.txt", "--drafter", "draft-model"], "forerun: drafter 'draft-model' needs a model"),
+        (
+            ["--prompts", "prompts.txt", "--drafter", "draft-model"],
+            "forerun: drafter 'draft-model' needs another model",
+        ),
         (["--prompts", "prompts.txt", "--planner", "fixd"], "no planner 'fixd'; did you mean 'fixed'"),
         (["--prompts", "prompts.txt", "--only"], "forerun: --only leaves nothing to try; name what is to be tried"),
         (["--prompts", "prompts.txt", "--nodes", "0"], "--nodes is '0'; give whole numbers of 1 or more"),
