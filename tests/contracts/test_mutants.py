@@ -184,7 +184,7 @@ OTHER = CHAIN.replace("100", "101")
 MERGES = {
     "a drawn node joins an elder that was drawn": (f"({CHAIN}),({OTHER})", "joins", lambda _q: True),
     "a drawn node joins an elder that was chosen": (f"mixed,({CHAIN})", "joins", lambda _q: True),
-    "two drafters draw with one number": (f"({CHAIN}),({OTHER})", "_Numbers", lambda numbers, _place, _count: numbers),
+    "two drafters draw with one number": (f"({CHAIN}),({OTHER})", "RngPart", lambda numbers, _place, _count: numbers),
     "an unlikely drawn node is left out": (f"ngram,({CHAIN})", "merged", timid),
 }
 
