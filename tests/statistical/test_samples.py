@@ -86,7 +86,9 @@ def llm():
     """A toy behind the library's face; `llm(drafter, verifier)`."""
 
     def make(drafter="none", verifier="rejection"):
-        return LLM(f"toy:3:{V}", drafter=drafter, verifier=verifier, max_requests=32, max_step_tokens=2048)
+        return LLM(
+            f"toy:3:{V}", drafter=drafter, verifier=verifier, planner="fixed", max_requests=32, max_step_tokens=2048
+        )
 
     return make
 

@@ -53,7 +53,9 @@ class NgramDrafter(SoloDrafter):
         for n in range(min(self.options.max_match, len(suffix)), self.options.min_match - 1, -1):
             end = index.ends.get(suffix[-n:])
             if end is not None:
-                return Draft.chain(tokens[end : end + room], "ngram")
+                copied = tuple(tokens[end : end + room])
+                sure = (n / (self.options.max_match + 1),) * len(copied)  # the longer the match
+                return Draft(copied, tuple(range(-1, len(copied) - 1)), None, sure, "ngram")
         return _NOTHING
 
     def _extend(self, index: _Index, tokens: Sequence[int]) -> None:

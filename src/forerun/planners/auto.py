@@ -127,11 +127,12 @@ class Record:
 
     def hoped(self) -> tuple[list[float], list[float]]:
         """The same of all requests: a node of which nothing is known follows on the one before it."""
-        worth, before = list[float](), 1.0
-        for count in self.worth:
-            before = count.rate(HOPE * before)
+        worth, kept, before, there = list[float](), list[float](), 1.0, 1.0
+        for worths, keeps in zip(self.worth, self.kept, strict=True):
+            before, there = worths.rate(HOPE * before), keeps.rate(there)
             worth.append(before)
-        return worth, [count.rate(1.0) for count in self.kept]
+            kept.append(there)
+        return worth, kept
 
 
 @dataclass(eq=False)
@@ -268,7 +269,7 @@ class AutoPlanner(Planner):
         return [draft.only(nodes) for draft, nodes in zip(drafts, taken, strict=True)]
 
     def _quickly(self, context: Context, draft: Draft) -> Draft:
-        """What is worth as much as the last node that paid when this was looked at closely."""
+        """What is worth as much as a node cost when this was looked at closely."""
         worth = self._worth(draft, self._record(context.id).luck)
         return draft.only([node for node, value in enumerate(worth) if value >= self.floor])
 
@@ -292,7 +293,7 @@ class AutoPlanner(Planner):
         order = sorted((-worth, i, node) for i, draft in enumerate(worths) for node, worth in enumerate(draft))
         running = len(self.shares[0])
         constant, each = self.drafting.line()
-        spent, passes = constant + each * max(map(len, worths)), self.passes(running, len(order) + 1).tolist()
+        spent, passes = constant + each * max(map(len, worths)), self.passes(running, len(order)).tolist()
         tokens, count = float(running), 0
         best = tokens / (spent + self.slow * passes[0])
         for number, (worth, _, _) in enumerate(order, 1):
@@ -300,7 +301,7 @@ class AutoPlanner(Planner):
             rate = tokens / (spent + self.slow * passes[number])
             if rate > best:
                 best, count = rate, number
-        self.floor = best * self.slow * (passes[count + 1] - passes[count])
+        self.floor = best * self.slow * (passes[max(count, 1)] - passes[0]) / max(count, 1)
         taken: list[list[int]] = [[] for _ in worths]
         for _, i, node in order[:count]:
             taken[i].append(node)

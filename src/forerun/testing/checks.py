@@ -174,7 +174,8 @@ def of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
 
 def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
     """Drawn siblings, for which being exact takes more than for chosen ones; the engine's part is that of one level."""
-    yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
+    if not verifier.member.facts.coupled:  # whose drafts are not drawn apart from its verdict
+        yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
     if not verifier.member.facts.exact:
         return
     yield from of_siblings(verifier)
