@@ -114,7 +114,7 @@ def test_a_planner_that_looks_at_what_was_drawn_is_seen(drafter):
         laws.exact_is_true(Toy(drafter=drafter, planner=NosyPlanner), PLAIN)
 
 
-def nosy(draft):
+def nosy(draft, _chances):
     found = []
     for node, parent in enumerate(draft.parents):
         found.append((found[parent] if parent >= 0 else 1) * draft.drawn_from(node).prob(draft.tokens[node]))

@@ -11,7 +11,6 @@ Does not: choose between drafters; give a seed the same text twice where the ver
 times differ.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -20,7 +19,7 @@ from math import sqrt
 import numpy as np
 
 from forerun.errors import ConfigError
-from forerun.planners.contract import Planner, Spent
+from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Costs, Draft, Facts, Floats, Setup, Turn
 
 MEMORY = 0.97  # what a step counts for after the next one
@@ -32,7 +31,6 @@ YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every 
 PATIENCE = 8  # steps between trials of a request
 TRIED = 2  # nodes more, in a trial
 VAIN = 0.005  # of the time, that drafts may have cost beyond what they brought
-REMEMBERED = 4096  # requests
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
 
 
@@ -172,7 +170,7 @@ class AutoPlanner(Planner):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
         self.everybody, self.drafting, self.trust = Record(options.most), Drafting(), dict[str, Trust]()
-        self.requests = OrderedDict[int, Record]()
+        self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
         self.close, self.young = True, True  # whether this step is looked at closely; whether some request is new
@@ -200,22 +198,22 @@ class AutoPlanner(Planner):
             return list(self.shares[2])
         if not same or self.steps % APART == 0:
             self.shares = ids, room, self._best(batch, room)
-            self.young = any(self._record(number).drafts < YOUNG for number in ids)
+            self.young = any(self.requests.of(context).drafts < YOUNG for context in batch)
         shares = self.shares[2]
         if self.trust and self.vain <= VAIN * self.time:
-            shares = self._tried(ids, shares, room)
+            shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
 
-    def _tried(self, ids: Sequence[int], shares: list[int], room: int) -> list[int]:
+    def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
-        most, left = min(self.options.most, room // len(ids)), room - sum(shares)
-        for i, number in enumerate(ids):
-            record = self._record(number)
+        most, left = min(self.options.most, room // len(batch)), room - sum(shares)
+        for i, context in enumerate(batch):
+            record = self.requests.of(context)
             more = min(TRIED, most - shares[i], left)
             if self.steps >= record.tried + PATIENCE and more >= 0:
                 record.tried, shares, left = self.steps, [*shares[:i], shares[i] + more, *shares[i + 1 :]], left - more
-                self.trying.add(number)
+                self.trying.add(context.id)
         return shares
 
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
@@ -224,7 +222,7 @@ class AutoPlanner(Planner):
         if not self.trust:
             return [min(most, room // len(batch))] * len(batch)
         general = self.everybody.hoped()
-        worth, kept = zip(*(self._record(context.id).over(general) for context in batch), strict=True)
+        worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
         worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
         order = np.argsort(-worths, axis=None, kind="stable")[:room]
         longest = np.maximum.accumulate(order % most + 1)
@@ -241,14 +239,6 @@ class AutoPlanner(Planner):
         """Seconds of passes of `rows` and up to `more` rows more."""
         return np.array([self.costs.of(rows + extra) for extra in range(more + 1)])
 
-    def _record(self, request: int) -> Record:
-        record = self.requests.get(request)
-        if record is None:
-            record = self.requests[request] = Record(self.options.most)
-            if len(self.requests) > REMEMBERED:
-                self.requests.popitem(last=False)
-        return record
-
     # between drafting and the pass
 
     def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
@@ -257,7 +247,7 @@ class AutoPlanner(Planner):
             return drafts
         if not self.close:
             return [self._quickly(context, draft) for context, draft in zip(batch, drafts, strict=True)]
-        lucks = [self._record(context.id).luck for context in batch]
+        lucks = [self.requests.of(context).luck for context in batch]
         worths = [self._worth(draft, luck) for draft, luck in zip(drafts, lucks, strict=True)]
         taken = self._paying(worths)
         for i, context in enumerate(batch):
@@ -270,18 +260,14 @@ class AutoPlanner(Planner):
 
     def _quickly(self, context: Context, draft: Draft) -> Draft:
         """What is worth as much as a node cost when this was looked at closely."""
-        worth = self._worth(draft, self._record(context.id).luck)
+        worth = self._worth(draft, self.requests.of(context).luck)
         return draft.only([node for node, value in enumerate(worth) if value >= self.floor])
 
     def _worth(self, draft: Draft, luck: float) -> list[float]:
-        """Of every node, the chance that it is accepted; no more than that of its elder siblings."""
-        found, cap = list[float](), dict[int, float]()
-        for node, parent in enumerate(draft.parents):
-            chance = self._trust(draft.source_of(node)).chance(*cell(draft, node))
-            reach = min(chance * (found[parent] if parent >= 0 else luck), cap.get(parent, 1.0))
-            found.append(reach)
-            cap[parent] = reach
-        return found
+        """Of every node, the chance that it is accepted."""
+        sources = map(draft.source_of, range(len(draft)))
+        chances = [self._trust(source).chance(*cell(draft, node)) for node, source in enumerate(sources)]
+        return reach(draft, chances, luck)
 
     def _trust(self, source: str) -> Trust:
         if source not in self.trust:
@@ -318,8 +304,8 @@ class AutoPlanner(Planner):
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
             made = self.made.get(context.id)
             if made is not None:
-                accepted += self._learn(context.id, made, draft, turn)
-                longest, first = max(longest, len(made.worth)), first or self._record(context.id).drafts == 1
+                accepted += self._learn(self.requests.of(context), made, draft, turn)
+                longest, first = max(longest, len(made.worth)), first or self.requests.of(context).drafts == 1
         if longest and not first:  # a request's first draft has its prompt to read
             self.drafting.learn(longest, spent.drafting)
         if longest:
@@ -327,11 +313,11 @@ class AutoPlanner(Planner):
             lost = spent.drafting * (not first) + spent.running - alone * (1 + accepted / len(batch))
             self.vain = max(self.vain + lost, 0.0)
 
-    def _learn(self, request: int, made: Made, draft: Draft, turn: Turn) -> int:
+    def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
         pending = len(turn.keep) + 1 - len(turn.emissions)
         path = {row - pending for row in turn.keep[pending:]}
-        for record in (self.everybody, self._record(request)):
+        for record in (self.everybody, own):
             record.learn(made, len(path), self.steps)
         for node, parent in enumerate(draft.parents):
             if parent < 0 or parent in path:

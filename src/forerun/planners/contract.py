@@ -59,6 +59,19 @@ def within(wishes: Sequence[int], room: int) -> list[int]:
     return shares
 
 
+def reach(draft: Draft, chances: Sequence[float], root: float = 1.0) -> list[float]:
+    """The chance that each node is accepted, if `chances` are those after its parent: no more than an elder sibling's.
+
+    So the likeliest nodes, of equal ones the first, are always a part that `Draft.only` can take.
+    """
+    found: list[float] = []
+    least = dict[int, float]()  # of a node's children so far
+    for parent, chance in zip(draft.parents, chances, strict=True):
+        least[parent] = min(chance * (found[parent] if parent >= 0 else root), least.get(parent, 1.0))
+        found.append(least[parent])
+    return found
+
+
 class Memory(Generic[Kept]):
     """What is kept of each request, of so many as came last."""
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from forerun.errors import ConfigError
-from forerun.planners.contract import Planner, within
+from forerun.planners.contract import Planner, reach, within
 from forerun.types import Context, Draft, Facts, Setup
 
 UNSAID = 0.7  # the confidence of a node of which none is given
@@ -49,7 +49,7 @@ class TetrisPlanner(Planner):
 
     def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> list[Draft]:
         """The likeliest nodes; of equal ones the first, so that a node never stays without what it stands on."""
-        reaches = np.array([*chain.from_iterable(reach(draft) for draft in drafts)])
+        reaches = np.array([*chain.from_iterable(reach(draft, guesses(draft)) for draft in drafts)])
         if len(reaches) <= self.options.nodes * len(drafts):
             return list(drafts)
         kept = np.zeros(len(reaches), bool)
@@ -61,13 +61,6 @@ class TetrisPlanner(Planner):
         ]
 
 
-def reach(draft: Draft) -> list[float]:
-    """The guess that each node is accepted: never more than its parent's, or its elder sibling's."""
-    found: list[float] = []
-    least = dict[int, float]()  # of a node's children so far
-    for node, parent in enumerate(draft.parents):
-        guess = UNSAID if draft.confidence is None else min(draft.confidence[node], 1.0)
-        above = found[parent] if parent >= 0 else 1.0
-        least[parent] = min(above * guess, least.get(parent, 1.0))
-        found.append(least[parent])
-    return found
+def guesses(draft: Draft) -> Sequence[float]:
+    """The drafter's own, or by depth alone."""
+    return [UNSAID] * len(draft) if draft.confidence is None else [min(guess, 1.0) for guess in draft.confidence]

@@ -11,11 +11,11 @@ from forerun.errors import ConfigError
 from forerun.planners.adaeagle import AdaEaglePlanner, load
 from forerun.planners.asymmetric import AsymmetricPlanner
 from forerun.planners.bass import BassPlanner
-from forerun.planners.contract import REMEMBERED, Memory, Spent, within
+from forerun.planners.contract import REMEMBERED, Memory, Spent, reach, within
 from forerun.planners.eesd_thompson import EesdThompsonPlanner
 from forerun.planners.schedule import SchedulePlanner
 from forerun.planners.smartspec import SmartSpecPlanner
-from forerun.planners.tetris import TetrisPlanner, reach
+from forerun.planners.tetris import TetrisPlanner
 from forerun.rng import CounterRng
 from forerun.testing.toy import Ask, Toy
 from forerun.types import Context, Costs, Dist, Draft, Emission, Outcome, Output, Sampling, Turn, Verdict, Work
@@ -227,7 +227,7 @@ def test_tetris_does_not_look_at_what_was_drawn():
         for tokens in ((0, 0), (1, 1))
     ]
     assert lengths[0] == lengths[1] == [1, 1]
-    assert reach(sure(0.5, 0.8, 0.7, parents=(-1, -1, 0))) == [0.5, 0.5, 0.35]
+    assert reach(sure(0.5, 0.8, 0.7, parents=(-1, -1, 0)), (0.5, 0.8, 0.7)) == [0.5, 0.5, 0.35]
 
 
 PREDICTOR = {"layer": -1, "weight": [1.0, 0, 0, 0, 0, 0, 2.0], "bias": 0.25, "usual": 3.0}
