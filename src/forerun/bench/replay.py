@@ -31,7 +31,20 @@ from forerun.errors import ConfigError
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.tokenizer import FolderTokenizer, Tokenizer
 from forerun.rng import CounterRng
-from forerun.types import Context, Draft, KVLayout, Need, Outcome, Output, Pass, PassOutput, Sampling, Verdict, Work
+from forerun.types import (
+    Context,
+    Draft,
+    KVLayout,
+    Need,
+    Outcome,
+    Output,
+    Pass,
+    PassOutput,
+    Sampling,
+    Setup,
+    Verdict,
+    Work,
+)
 
 CONVENTION = "tokens per step: accepted + 1 per target pass, bonus included; times are of drafting alone"
 ALL = "all"
@@ -146,14 +159,18 @@ def plain(text: str, category: str, tokenizer: Tokenizer) -> Record:
 
 
 def open_drafter(spelled: str, vocab: int) -> Drafter:
-    """The drafter, built without a target. Raises ConfigError for one that looks at what a target computes."""
-    choice = choose(DRAFTERS, spelled)
-    unknown = sorted(choice.member.facts.needs & _UNKNOWN)
-    if unknown:
-        message = f"drafter {choice.name!r} looks at the target's {' and '.join(unknown)}, which a replay does not have"
-        raise ConfigError(f"{message}; measure it with forerun bench.")
-    drafter: Drafter = choice.member(choice.options, setup_for(Config(), _Absent(vocab)))
-    return drafter
+    """The drafter, built without a target. Raises ConfigError where it, or one that it holds, looks at the target's."""
+
+    def opened(spelled: str, given: Setup) -> Drafter:
+        choice = choose(DRAFTERS, spelled)
+        unknown = sorted(choice.member.facts.needs & _UNKNOWN)
+        if unknown:
+            message = f"drafter {choice.name!r} looks at the target's {' and '.join(unknown)}"
+            raise ConfigError(f"{message}, which a replay does not have; measure it with forerun bench.")
+        drafter: Drafter = choice.member(choice.options, given)
+        return drafter
+
+    return opened(spelled, replace(setup_for(Config(), _Absent(vocab)), open_drafter=opened))
 
 
 def replay(drafter: Drafter, number: int, record: Record, nodes: int, vocab: int) -> Tally:

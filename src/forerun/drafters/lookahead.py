@@ -58,7 +58,7 @@ class LookaheadDrafter(SoloDrafter):
     facts = Facts(
         keys=("lookahead",),
         paper="2402.02057",
-        needs=frozenset({Need.BRANCHING}),
+        needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         evidence="docs/results/README.md#parallel-greedy",
     )
 

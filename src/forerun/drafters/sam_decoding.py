@@ -35,7 +35,7 @@ class _Text:
 class SamDecodingDrafter(Drafter):
     """Longest match in two suffix automata."""
 
-    facts = Facts(keys=("sam-decoding",), paper="2411.10666", draws=True)
+    facts = Facts(keys=("sam-decoding",), paper="2411.10666", draws=True, evidence="docs/results/README.md#hybrids")
 
     @dataclass(frozen=True)
     class Options:

@@ -108,7 +108,7 @@ class _Text:
 class SuffixDecodingDrafter(SoloDrafter):
     """Frequencies in suffix automata; shared by the requests of a scope."""
 
-    facts = Facts(keys=("suffix-decoding",), paper="2411.04975", learns=True)
+    facts = Facts(keys=("suffix-decoding",), paper="2411.04975", learns=True, evidence="docs/results/README.md#hybrids")
 
     @dataclass(frozen=True)
     class Options:

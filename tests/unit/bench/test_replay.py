@@ -67,6 +67,8 @@ def test_a_drafter_sees_its_path_and_the_token_after_it():
 def test_what_looks_at_logits_is_refused():
     with pytest.raises(ConfigError, match="'token-recycling' looks at the target's logits, which a replay does not"):
         replay.open_drafter("token-recycling", 10)
+    with pytest.raises(ConfigError, match="'lookahead' looks at the target's logits"):
+        replay.open_drafter("several:of=[ngram,lookahead]", 10)
 
 
 def files(tmp_path):
