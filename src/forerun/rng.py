@@ -96,7 +96,10 @@ class CounterRng(Rng):
 
 
 class RngPart(Rng):
-    """One drafter's part of a request's numbers: two draws from one number would not be independent."""
+    """One drafter's part of a request's numbers: two draws from one number would not be independent.
+
+    Under a coupled verifier all drafters have the target's numbers, since only the target's draw decides.
+    """
 
     def __init__(self, all_numbers: Rng, place: int, count: int) -> None:
         self._all, self._place, self._count = all_numbers, place, count

@@ -1,6 +1,7 @@
 """A constant number of children per level, each drawn anew from the same distribution (2401.06706, 2305.09781).
 
 Does not: avoid drawing a token twice: a second one is judged, as it must be, and never accepted; `swor` avoids it.
+Under a coupled verifier, as `match`, siblings have one number and are all the same token: use `rejection`, or `swor`.
 """
 
 from collections.abc import Sequence
