@@ -5,6 +5,8 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a model hub is wrong; say so at once
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks after threads, with a warning
 os.environ.setdefault("MPLBACKEND", "Agg")  # plots go to files
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 
 import pytest
 import torch

@@ -16,6 +16,7 @@ import torch
 
 from forerun.host import fetch
 from forerun.kernels.race import first
+from forerun.kernels.ranks import ranks, ranks_here
 from forerun.rng import Purpose, Rng
 from forerun.sampling import Path, Shaper
 from forerun.types import Dist, Floats, Ints, Output
@@ -141,24 +142,29 @@ class Likeliest(Look):
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         bent, stuck = self._bent(logits)
-        at = _order(bent).topk(min(self.count, bent.shape[-1]), -1).indices
-        chances = (bent.gather(1, at).double() - bent.logsumexp(-1, keepdim=True)).exp()
-        parts = [stuck, at, torch.where(stuck > 0, 0, chances)]
-        if self.asks_traits:
-            parts.append(traits_of(torch.softmax(bent, -1)))
-        return torch.cat([part.double() for part in parts], 1).flatten()
+        return torch.cat([stuck.double(), ranks(bent, self._ranked(bent))], 1).flatten()
 
     def _read(self, output: Output) -> None:
         if output.mass is not None and not self.worthwhile:
             chances = [1 / mass for mass in output.mass]
             self.best = [Child(token, None, c, c) for token, c in zip(output.best, chances, strict=True)]
             return
-        answers = output.answers if output.answers is not None else fetch(self(output.logits))
-        rows = answers.reshape(len(self.nodes), -1)
+        if output.answers is not None:
+            stuck, found = np.split(output.answers.reshape(len(self.nodes), -1), [1], axis=1)
+        else:
+            bent, rows = self._bent(output.logits)
+            stuck, found = fetch(rows), ranks_here(bent, self._ranked(bent))
+        ranked = found.shape[1] // 2
+        here = min(self.count, ranked)
+        self.tokens = found[:, :here].astype(np.int64)
+        self.chances = np.where(stuck > 0, 0, found[:, ranked : ranked + here])
         if self.asks_traits:
-            rows, self.found_traits = np.split(rows, [-1 - TOPS], axis=1)
-        tokens, self.chances = np.split(rows[:, 1:], 2, axis=1)
-        self.tokens = tokens.astype(np.int64)
+            tops = found[:, ranked : min(ranked + TOPS, 2 * ranked)]
+            self.found_traits = np.pad(np.hstack([found[:, -1:], tops]), ((0, 0), (0, TOPS - tops.shape[1])))
+
+    def _ranked(self, logits: torch.Tensor) -> int:
+        """How many tokens of a row are looked at."""
+        return min(max(self.count, TOPS if self.asks_traits else 0), logits.shape[-1])
 
     def _child(self, row: int, i: int) -> Child | None:
         if self.best:
@@ -309,13 +315,6 @@ def _without(p: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     rest = p.scatter(1, tokens, 0.0)
     total = rest.sum(-1, keepdim=True, dtype=torch.float64)
     return torch.where(total > 0, rest / total.to(rest.dtype), 0)
-
-
-def _order(logits: torch.Tensor) -> torch.Tensor:
-    """Whole numbers in the order of the logits, and of falling ids where these are equal: no two are the same."""
-    bits = logits.float().view(torch.int32)
-    rising = (bits ^ (bits >> 31 & 0x7FFFFFFF)).long()
-    return rising << 32 | torch.arange(logits.shape[-1] - 1, -1, -1, device=logits.device)
 
 
 def traits_of(p: torch.Tensor) -> torch.Tensor:

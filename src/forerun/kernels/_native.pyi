@@ -13,6 +13,9 @@ Wholes: TypeAlias = npt.NDArray[np.int8]
 LAYOUT: int  # how the bytes of tiles lie and which parts have which kind; files of packed weights hold it
 
 def race(p: Floats, first: int, second: int) -> int: ...  # who wins; the key's halves
+
+# For each row of logits [rows, vocab], float32: ids and chances of its likeliest tokens, and its entropy -> float64.
+def ranks(logits: int, rows: int, vocab: int, count: int, out: int) -> None: ...
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
 

@@ -3,7 +3,7 @@
 namespace forerun {
 
 const Isa* isa_amx() {
-    static const Isa isa{"amx", run_pass, race};
+    static const Isa isa{"amx", run_pass, race, ranks};
     return &isa;
 }
 

@@ -3,7 +3,7 @@
 namespace forerun {
 
 const Isa* isa_avx512() {
-    static const Isa isa{"avx512", run_pass, race};
+    static const Isa isa{"avx512", run_pass, race, ranks};
     return &isa;
 }
 

@@ -3,7 +3,7 @@
 namespace forerun {
 
 const Isa* isa_plain() {
-    static const Isa isa{"plain", run_pass, race};
+    static const Isa isa{"plain", run_pass, race, ranks};
     return &isa;
 }
 

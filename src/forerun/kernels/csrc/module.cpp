@@ -252,6 +252,10 @@ NB_MODULE(_native, m) {
     m.def("race", [](const Floats& p, uint32_t first, uint32_t second) {
         return usable().front()->race(p.data(), (int64_t)p.size(), first, second);
     });
+    m.def("ranks", [](uintptr_t logits, int64_t rows, int64_t vocab, int64_t count, uintptr_t out) {
+        for (int64_t i = 0; i < rows; ++i)
+            usable().front()->ranks((const float*)logits + i * vocab, vocab, count, (double*)out + i * (2 * count + 1));
+    });
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 

@@ -156,6 +156,7 @@ struct Isa {
     const char* name;
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
+    void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
 };
 
 const Isa* isa_amx();

@@ -1,0 +1,83 @@
+// The likeliest tokens of a row of logits in their order, the chance of each, and the entropy of the whole row.
+//
+// One sweep finds the largest of every patch, a second one the masses; a token more costs a look at the largest of
+// all patches and at one patch.
+#pragma once
+
+constexpr int64_t PATCH = 256;
+
+struct Patches {
+    const float* row;
+    int64_t vocab;
+    std::vector<float> largest_of;
+
+    float top(int64_t b) const {
+        const int64_t begin = b * PATCH, end = std::min(vocab, begin + PATCH), whole = begin + (end - begin) / 16 * 16;
+        vf found = splat(-std::numeric_limits<float>::infinity());
+        for (int64_t j = begin; j < whole; j += 16) found = larger(found, load(row + j));
+        float most = largest(found);
+        for (int64_t j = whole; j < end; ++j) most = row[j] > most ? row[j] : most;
+        return most;
+    }
+
+    // The largest of patch b among what comes after token `at` with value `v` in the order of ranks.
+    float rest(int64_t b, float v, int64_t at) const {
+        const int64_t begin = b * PATCH, here = std::min(vocab - begin, PATCH), before = at - begin;
+        float most = -std::numeric_limits<float>::infinity();
+        for (int64_t j = 0; j < here; ++j) {
+            const bool later = (row[begin + j] < v) | ((row[begin + j] == v) & (j > before));
+            most = later & (row[begin + j] > most) ? row[begin + j] : most;
+        }
+        return most;
+    }
+
+    // The first token of patch b that has value v and an id above `above`.
+    int64_t find(int64_t b, float v, int64_t above) const {
+        int64_t j = std::max(b * PATCH, above + 1);
+        for (const int64_t last = std::min(vocab, (b + 1) * PATCH) - 1; j < last && row[j] != v;) ++j;
+        return std::min(j, vocab - 1);
+    }
+};
+
+// out: `count` tokens, `count` chances (0 where there are fewer tokens), entropy in nats.
+void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
+    Patches patches{row, vocab, std::vector<float>((vocab + PATCH - 1) / PATCH)};
+    std::vector<float>& most = patches.largest_of;
+    for (int64_t b = 0; b < (int64_t)most.size(); ++b) most[b] = patches.top(b);
+    const float top = *std::max_element(most.begin(), most.end());
+    double mass = 0, slope = 0;
+    for (int64_t j = 0; j < vocab; j += PATCH) {
+        vf sums = zero(), slopes = zero();
+        for (int64_t k = j, end = std::min(vocab, j + PATCH); k < end; k += 16) {
+            vf below = splat(-88.0f);  // weighs nothing
+            if (k + 16 <= end) {
+                below = load(row + k) - top;
+                below = select(below < -88.0f, splat(-88.0f), below);
+            } else {
+                float tail[16];
+                std::fill_n(tail, 16, -88.0f);
+                for (int64_t i = k; i < end; ++i) tail[i - k] = std::max(row[i] - top, -88.0f);
+                below = load(tail);
+            }
+            const vf weight = exponential(below);
+            sums += weight;
+            slopes = fma(weight, below, slopes);
+        }
+        mass += sum(sums);
+        slope += sum(slopes);
+    }
+    std::vector<int64_t> taken(most.size(), -1);  // the last of a patch's tokens
+    std::vector<float> value(most.size());        // and its logit
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t b = std::max_element(most.begin(), most.end()) - most.begin();
+        const float v = most[b];
+        const bool again = taken[b] >= 0 && value[b] == v;
+        const int64_t at = patches.find(b, v, again ? taken[b] : -1);
+        out[i] = (double)at;
+        out[count + i] = std::exp((double)v - top) / mass;
+        taken[b] = at;
+        value[b] = v;
+        most[b] = patches.rest(b, v, at);
+    }
+    out[2 * count] = std::log(mass) - slope / mass;
+}
