@@ -111,6 +111,13 @@ class Look(ABC):
         """Of the distribution after a node."""
         return Traits.of(self.found_traits[row].tolist())
 
+    def _bent_here(self, output: Output) -> tuple[torch.Tensor, Floats | None]:
+        """The same of a pass that is done, on the host; None: in no row."""
+        if not self.origin.shaper.bends:
+            return output.logits, None
+        bent, stuck = self._bent(output.logits)
+        return bent, fetch(stuck)
+
     def _bent(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As `Shaper.bent`, and in which rows bans leave nothing [n, 1]."""
         bent, stuck = self.origin.shaper.bent(logits, lambda row: self.origin.path(self.nodes[row]))
@@ -149,18 +156,24 @@ class Likeliest(Look):
             chances = [1 / mass for mass in output.mass]
             self.best = [Child(token, None, c, c) for token, c in zip(output.best, chances, strict=True)]
             return
-        if output.answers is not None:
-            stuck, found = np.split(output.answers.reshape(len(self.nodes), -1), [1], axis=1)
-        else:
-            bent, rows = self._bent(output.logits)
-            stuck, found = fetch(rows), ranks_here(bent, self._ranked(bent))
+        stuck, found = self._found(output)
         ranked = found.shape[1] // 2
         here = min(self.count, ranked)
         self.tokens = found[:, :here].astype(np.int64)
-        self.chances = np.where(stuck > 0, 0, found[:, ranked : ranked + here])
+        self.chances = found[:, ranked : ranked + here]
+        if stuck is not None:
+            self.chances = np.where(stuck > 0, 0, self.chances)
         if self.asks_traits:
             tops = found[:, ranked : min(ranked + TOPS, 2 * ranked)]
             self.found_traits = np.pad(np.hstack([found[:, -1:], tops]), ((0, 0), (0, TOPS - tops.shape[1])))
+
+    def _found(self, output: Output) -> tuple[Floats | None, Floats]:
+        """In which rows nothing is left [n, 1], where that can be, and `ranks` of all."""
+        if output.answers is not None:
+            rows = output.answers.reshape(len(self.nodes), -1)
+            return rows[:, :1], rows[:, 1:]
+        bent, stuck = self._bent_here(output)
+        return stuck, ranks_here(bent, self._ranked(bent))
 
     def _ranked(self, logits: torch.Tensor) -> int:
         """How many tokens of a row are looked at."""
@@ -239,9 +252,9 @@ class Drawn(Look):
             self.found_traits = rows[:, 1 + 3 * self.count :]
             self.rows = None if self.foretold else fetch(self.left[0])
             return
-        bent, stuck = self._bent(output.logits)
+        bent, stuck = self._bent_here(output)
         p = self.origin.shaper.shape(bent)
-        self.stuck, self.rows = fetch(stuck)[:, 0], fetch(p)
+        self.rows, self.stuck = fetch(p), stuck[:, 0] if stuck is not None else np.zeros(len(p))
         if self.asks_traits:
             self.found_traits = fetch(traits_of(p))
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from forerun.cli import config_options, sampling_options, split
-from forerun.config import Config
+from forerun.config import KV_DTYPES, Config
 
 Command = Callable[..., Any]
 
@@ -153,6 +153,7 @@ def memory(**values: Any) -> None:  # noqa: ANN401
     show_default=True,
     help="Passes of fixed shape, through the engine's runner; on a GPU always.",
 )
+@click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of keys and values.")
 def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # noqa: ANN401
     """Measure a pass over one row and over several, against the memory's own speed."""
     from forerun.bench import roofline as benchmark

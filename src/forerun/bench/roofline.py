@@ -34,6 +34,7 @@ from forerun.kernels import native
 from forerun.models.assemble import assemble, info_of, specs
 from forerun.models.contract import ModelInfo
 from forerun.models.families.llama import adapt
+from forerun.models.load import KEPT
 from forerun.models.native import NativeTransformer, assemble_native, threads_for
 from forerun.models.recipe import Recipe, Settings
 from forerun.models.transformer import Transformer
@@ -74,6 +75,7 @@ class Order:
     threads: int = 0
     device: str = "cpu"
     passes: str = "auto"  # as Config has it
+    kv_dtype: str = "auto"  # the same; of compiled passes
 
     @property
     def padded(self) -> bool:
@@ -112,6 +114,9 @@ def run(order: Order) -> dict[str, Any]:
         for name in given:
             if name not in known:
                 raise ConfigError(unknown("forerun bench roofline", what, name, known))
+    if order.padded and order.kv_dtype != "auto":
+        message = f"kv_dtype {order.kv_dtype!r} is for compiled passes and these are padded"
+        raise ConfigError(f"{message}; leave it out, or use device='cpu' and passes='auto'.")
     cases = [case(shape, dtype, order) for dtype in order.dtypes for shape in order.shapes]
     return {
         "title": "The cost of a pass",
@@ -123,6 +128,7 @@ def run(order: Order) -> dict[str, Any]:
         "context": order.context,
         "device": order.device,
         "passes": order.passes,
+        "kv_dtype": order.kv_dtype,
         "bandwidth_gbs": round(float(np.median([c["bandwidth_gbs"] for c in cases])), 2),
         "cases": cases,
     }
@@ -143,10 +149,11 @@ def dimensions(shape: str) -> dict[str, Any]:
     }
 
 
-def build(shape: str, dtype: str, threads: int) -> NativeTransformer:
-    """A decoder of this shape."""
+def build(shape: str, dtype: str, threads: int, kept: torch.dtype | None) -> NativeTransformer:
+    """A decoder of this shape, its keys and values kept in a precision of their own where one is given."""
     recipe = adapt(Settings(dimensions(shape), shape))
     info = info_of(recipe.config, shape, torch.float32 if dtype == "exact" else torch.bfloat16, torch.device("cpu"))
+    info = replace(info, layout=replace(info.layout, kept=kept))
     return assemble_native(recipe, Noise(recipe), info, threads, LOADED[dtype])
 
 
@@ -207,7 +214,7 @@ def case(shape: str, dtype: str, order: Order) -> dict[str, Any]:
         model = plain = build_plain(shape, dtype, torch.device(order.device))
         passes = padded_passes(plain, order)
     else:
-        model = compiled = build(shape, dtype, threads)
+        model = compiled = build(shape, dtype, threads, KEPT[order.kv_dtype])
         passes = compiled_passes(compiled, order)
     times: dict[int, list[float]] = {width: [] for width in order.widths}
     speed, speeds = read_speed(order.device, threads), []

@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from forerun import host
@@ -52,11 +53,16 @@ def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
     """One flat, ragged pass for all works."""
     flat = flatten(work, cache)
     every = len(flat.wanted) == len(flat.tokens)
-    rows = None if every else torch.tensor(flat.wanted, dtype=torch.int64, device=device)
-    both = torch.tensor([flat.tokens, flat.positions], dtype=torch.int64, device=device)
+    rows = None if every else _sent(flat.wanted, device)
+    both = _sent([flat.tokens, flat.positions], device)
     pairs = zip(flat.segments, flat.trees, strict=True)
     segments = tuple(s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs)
     return Pass(both[0], both[1], segments, rows, flat.hidden, flat.plan)
+
+
+def _sent(numbers: npt.ArrayLike, device: torch.device) -> torch.Tensor:
+    """As `torch.tensor`, which takes three times as long over a list."""
+    return torch.from_numpy(np.array(numbers, np.int64)).to(device)
 
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:

@@ -106,6 +106,24 @@ def test_the_roofline_measures_the_runner_on_padded_passes(where):
     assert 0 < found["share_of_limit"] < 1
 
 
+@pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
+def test_the_roofline_counts_what_keys_and_values_are_kept_in():
+    def bytes_read(kept: str) -> int:
+        flags = ["--shapes", "1M", "--dtype", "int8", "--rounds", "1", "--threads", "1", "--context", "512"]
+        result = CliRunner().invoke(command, ["roofline", *flags, "--kv-dtype", kept])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout.splitlines()[-1])["cases"][0]["bytes_per_pass"]
+
+    layers, dims, scales = 2, 2 * 64, 2 * 4
+    assert bytes_read("bf16") - bytes_read("int8") == 512 * layers * (dims - scales)
+
+
+def test_the_roofline_refuses_padded_passes_with_another_kv_dtype():
+    problem = CliRunner().invoke(command, ["roofline", "--passes", "padded", "--kv-dtype", "int8"]).exception
+    assert isinstance(problem, ConfigError)
+    assert "kv_dtype 'int8'" in str(problem) or native.load() is None
+
+
 @pytest.mark.parametrize(("flag", "known"), [("--shapes", "125M"), ("--dtype", "int8")])
 def test_the_roofline_refuses_what_it_does_not_know(flag, known):
     problem = CliRunner().invoke(command, ["roofline", flag, "7T"]).exception
