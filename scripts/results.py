@@ -134,7 +134,7 @@ def costs_rows(report: Report) -> list[tuple[str, ...]]:
 
 def tune_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per setting, the fastest first."""
-    figures = ("tokens_per_step", "rows_per_step", "pass_ms", "drafting_ms")
+    figures = ("tokens_per_step", "rows_per_step", "pass_ms", "drafting_ms", "loop_ms")
     return [
         (
             *(f"`{r['drafter']}`", f"`{r['planner']}`"),
@@ -326,7 +326,7 @@ COSTS = (
     *("framework", "measured", "waves, off by"),
 )
 TUNE = (
-    *("drafter", "planner", "tokens per step", "rows per step", "T(rows), ms", "drafting, ms"),
+    *("drafter", "planner", "tokens per step", "rows per step", "T(rows), ms", "drafting, ms", "loop, ms"),
     *("predicted", "measured", "off by"),
 )
 QUALITY = ("weights", "MiB", "bits of a weight", "perplexity", "KL, nats per token", "same likeliest token")

@@ -18,7 +18,7 @@ import numpy as np
 from forerun.engine.runner import ModelRunner
 from forerun.types import Costs, Work
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)  # rows
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 25, 32, 33, 64)  # rows; a new sweep begins behind multiples of 8
 FEW = (1, 4, 16, 64)  # of them, behind a long context
 NEAR, FAR = 128, 640  # tokens of context
 SECONDS = 1.0  # after which no new round begins

@@ -16,7 +16,11 @@ from forerun.bench.figures import Spread
 from forerun.files import write_whole
 from forerun.tune.search import Report
 
-HEADER = ("drafter", "planner", "tokens per step", "rows", "pass ms", "drafting ms", "predicted", "measured", "off")
+FIGURES = ("tokens_per_step", "rows_per_step", "pass_ms", "drafting_ms", "loop_ms")
+HEADER = (
+    *("drafter", "planner", "tokens per step", "rows", "pass ms", "drafting ms", "loop ms"),
+    *("predicted", "measured", "off"),
+)
 
 
 def show(found: Report) -> None:
@@ -25,7 +29,7 @@ def show(found: Report) -> None:
     for name in HEADER:
         table.add_column(name, justify="left" if name in HEADER[:2] else "right")
     for row in ranked(found):
-        figures = (f"{row[name]:.2f}" for name in ("tokens_per_step", "rows_per_step", "pass_ms", "drafting_ms"))
+        figures = (f"{row[name]:.2f}" for name in FIGURES)
         spread = (Spread(**row[name]).shown() for name in ("predicted", "measured"))
         table.add_row(row["drafter"], row["planner"], *figures, *spread, f"{row['error']:+.0%}")
     Console(width=None if Console().is_terminal else 160, highlight=False).print(table)
@@ -40,8 +44,9 @@ def remarks(found: Report) -> list[str]:
     """What the table's figures are."""
     within = f"{found['within']} of {len(found['rows'])} predictions are within 10 % of what was measured."
     return [
-        "Predicted: tokens per step x T(1) / (T(rows) + drafting), by measured costs of passes; medians over prompts",
-        f"and rounds from the first token on, with the middle half of them. {within}",
+        "Predicted: tokens per step x (T(1) + loop) / (T(rows) + drafting + loop), by measured costs of passes and by",
+        "what a step took beside them in the warm-up; medians over prompts and rounds, with the middle half of them.",
+        within,
         *found["notes"],
     ]
 

@@ -122,8 +122,8 @@ def race(
 
     Texts that are whole after their first step say nothing about speed, and are left out.
     """
-    for entrant in entrants:
-        run(entrant, groups[0], replace(sampling, max_tokens=_WARM_UP_TOKENS))
+    warm_up = replace(sampling, max_tokens=_WARM_UP_TOKENS)
+    loops = [run(entrant, groups[0], warm_up).beside for entrant in entrants]
     pairs: list[list[Pair]] = [[] for _ in entrants[1:]]
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring", total=len(groups) * repeats * len(entrants))
@@ -131,7 +131,7 @@ def race(
             for _, order in turns(len(entrants), repeats):
                 found = {}
                 for who in order:
-                    found[who] = run(entrants[who], group, sampling)
+                    found[who] = run(entrants[who], group, sampling, loops[who])
                     bar.advance(task)
                 for who, held in enumerate(pairs, 1):
                     if found[0].tokens and found[who].tokens:
@@ -156,6 +156,7 @@ def figures(setting: Setting, pairs: Sequence[Pair]) -> dict[str, Any]:
         "rows_per_step": sum(own.target.rows for own, _ in pairs) / steps,
         "pass_ms": 1e3 * sum(own.target.seconds for own, _ in pairs) / steps,
         "drafting_ms": 1e3 * sum(bill.seconds for bill in drafting) / steps,
+        "loop_ms": 1e3 * pairs[0][0].loop,
         "drafting_passes": sum(bill.passes for bill in drafting) / steps,
         "step_ms": 1e3 * sum(own.seconds for own, _ in pairs) / steps,
     }

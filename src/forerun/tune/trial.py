@@ -1,11 +1,13 @@
 """Run a setting on prompts, and count on the way what its passes should take by their measured costs.
 
-Everything is counted from the step after the one in which every text has its first token.
-Does not: count what the loop itself takes, drafting without a model, or the judging.
+Everything is counted from the step after the one in which every text has its first token. What a step takes beside its
+passes (the loop, the judging, drafting without a model, the growing of trees) is timed in an earlier run.
+Does not: predict acceptance; steps and tokens are those of the run itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from time import perf_counter
 from typing import Any, cast
 
@@ -84,14 +86,20 @@ class Trial:
     seconds: float
     target: Bill
     drafting: tuple[Bill, ...] = ()
+    beside: float = 0.0  # median seconds of a step beside its passes
+    loop: float = 0.0  # the same of an earlier run, which the prediction counts on
 
     @property
     def expected(self) -> float:
-        """Seconds of all passes by their costs."""
-        return self.target.seconds + sum(bill.seconds for bill in self.drafting)
+        """Seconds of all passes by their costs, and of the loop around them."""
+        drafting = sum(bill.seconds for bill in self.drafting)
+        return self.target.seconds + drafting + self.loop * self.target.passes
 
     def predicted(self, plain: "Trial") -> float:
-        """The speed-up by costs: with one request, tokens per step x T(1) / (T(rows) + drafting), by its steps."""
+        """The speed-up by costs: tokens per step x (T(1) + loop) / (T(rows) + drafting + loop), by its steps.
+
+        That is with one request; plain decoding's loop is its own.
+        """
         return self.tokens / self.expected * plain.expected / plain.tokens
 
     def measured(self, plain: "Trial") -> float:
@@ -116,24 +124,35 @@ def enter(setting: Setting, plain: LLM, keywords: dict[str, Any], costs: Costs, 
     return Entrant(setting, engine, costs, counted)
 
 
-def run(entrant: Entrant, items: Sequence[Item], sampling: Sampling) -> Trial:
-    """Generate for all items together; each has a seed of its own."""
+def run(entrant: Entrant, items: Sequence[Item], sampling: Sampling, loop: float = 0.0) -> Trial:
+    """Generate for all items together; each has a seed of its own. `loop` is an earlier run's `Trial.beside`."""
     engine, target, texts = entrant.engine, Bill(), dict[int, int]()
     began = early = 0.0
+    beside = list[float]()
     for item in items:
         own = replace(sampling, seed=(sampling.seed or 0) + item.number)
         texts[engine.add(item.tokens, own)] = 0
     while engine.busy:
-        rows, held = engine.stats.rows, [r.done for r in engine.requests.values() if r.slot is not None]
+        before, rows = _beside(entrant), engine.stats.rows
+        held = [r.done for r in engine.requests.values() if r.slot is not None]
         for event in engine.step():
             if event.error is not None:
                 raise ForerunError(event.error)
             texts[event.request] += len(event.emissions)
         if began and engine.stats.rows > rows:
             target.add(entrant.costs, engine.stats.rows - rows, sum(held), len(held))
+            beside.append(_beside(entrant) - before)
         elif not began and all(texts.values()):
             early, began = sum(texts.values()), perf_counter()
             for second in entrant.seconds:
                 second.bill = Bill()
     drafting = tuple(second.bill for second in entrant.seconds)
-    return Trial(int(sum(texts.values()) - early), perf_counter() - began, target, drafting)
+    usual = median(beside) if beside else 0.0
+    return Trial(int(sum(texts.values()) - early), perf_counter() - began, target, drafting, usual, loop)
+
+
+def _beside(entrant: Entrant) -> float:
+    """Seconds that the engine has spent so far on anything but passes, those of second models by their costs."""
+    stats = entrant.engine.stats
+    drafting = sum(second.bill.seconds for second in entrant.seconds)
+    return stats.plan_time + stats.commit_time + stats.other_time - drafting

@@ -6,6 +6,7 @@ import pytest
 
 from forerun import LLM, Sampling
 from forerun.bench.workloads import Item
+from forerun.engine import engine
 from forerun.engine.runner import ModelRunner
 from forerun.tune import trial
 from forerun.tune.search import best, figures
@@ -29,6 +30,24 @@ def test_the_prediction_is_tokens_per_step_times_one_row_over_rows_and_drafting(
     drafting = Bill(passes=15, rows=15, seconds=5 * 0.3)
     own = Trial(15, 99.0, bill(CURVE, *[4] * 5), (drafting,))
     assert own.predicted(plain) == pytest.approx(3 * 1.0 / (1.4 + 0.3))
+
+
+def test_the_loop_is_part_of_every_step():
+    plain = Trial(20, 99.0, bill(CURVE, *[1] * 20), loop=0.1)
+    own = Trial(15, 99.0, bill(CURVE, *[4] * 5), loop=0.2)
+    assert own.predicted(plain) == pytest.approx(3 * 1.1 / (1.4 + 0.2))
+
+
+def test_what_a_step_takes_beside_its_passes_is_its_median(clock, plain, monkeypatch):
+    """The engine's own clock goes on by a second per look: from one mark to the next, one second."""
+    seconds = iter(range(10**6))
+    monkeypatch.setattr(engine, "perf_counter", lambda: next(seconds))
+    found = run(Entrant(PLAIN, plain.engine, CURVE), [Item("a", 1, (0, 1, 2))], GREEDY)
+    assert found.beside >= 4  # began, planning, committing, emitting; reports of events look as well
+    assert found.loop == 0
+    drafter = enter(SETTINGS[1], plain, {"max_requests": 2}, CURVE, lambda _: SMALL)
+    drafted = run(drafter, [Item("a", 1, (0, 1, 2))], GREEDY)
+    assert drafted.beside == pytest.approx(found.beside - 3 * 0.5)  # three passes of a small model, by their costs
 
 
 def test_steps_of_other_widths_count_at_their_own_cost():
