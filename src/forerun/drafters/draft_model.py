@@ -1,4 +1,4 @@
-"""A second, smaller model guesses; a tree says in which shape, by default a chain of two tokens.
+"""A second, smaller model guesses; a tree says in which shape, by default a chain of at most four tokens.
 
 What is drawn is drawn from the small model's own distribution q, shaped by the request's sampling (2211.17192 alg. 1,
 2302.01318 alg. 2).
@@ -98,7 +98,7 @@ class DraftModelDrafter(Drafter):
 
     @classmethod
     def toy(cls) -> Options:
-        return cls.Options(model="toy:100")
+        return cls.Options(model="toy:100", depth=2)
 
     def start(self, context: Context) -> _Seat:
         return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))

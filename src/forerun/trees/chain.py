@@ -14,7 +14,7 @@ class ChainTree(Tree):
     """As deep as the drafter goes."""
 
     facts = Facts(draws=True, paper="2211.17192")
-    levels = 2
+    levels = 4
     blind = True
 
     @dataclass(frozen=True)
