@@ -76,6 +76,7 @@ class AdedDrafter(SoloDrafter):
         keys=("aded",),
         paper="2407.12021",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
+        learns=True,
         evidence="docs/results/README.md#drafts",
     )
 
@@ -83,7 +84,7 @@ class AdedDrafter(SoloDrafter):
     class Options:
         """`nodes` of a draft, `width` tokens of a row; `explore`: c, the weight of what was visited seldom.
 
-        `pairs`: rows that are kept; `shared`: one matrix for all requests that are greedy.
+        `pairs`: rows that are kept; `shared`: one matrix for all requests of a scope.
         """
 
         nodes: int = 32

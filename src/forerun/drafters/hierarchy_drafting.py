@@ -61,6 +61,7 @@ class HierarchyDrafter(SoloDrafter):
         keys=("hierarchy-drafting",),
         paper="2502.05609",
         needs=frozenset({Need.BRANCHING}),
+        learns=True,
         evidence="docs/results/README.md#drafts",
     )
 
@@ -69,7 +70,7 @@ class HierarchyDrafter(SoloDrafter):
         """`width` tokens of a continuation, after `match` tokens; at most `each` of them from a database.
 
         `corpus`: a text whose `frequent` most frequent phrases are the last database; "" for none. `keys`: tokens of
-        which a database knows continuations. `shared`: what greedy requests were answered serves those that follow.
+        which a database knows continuations. `shared`: what requests of a scope were answered serves those that follow.
         """
 
         width: int = 8

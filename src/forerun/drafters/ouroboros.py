@@ -54,6 +54,7 @@ class OuroborosDrafter(Drafter):
         paper="2402.13720",
         needs=frozenset({Need.SECOND_MODEL, Need.LOGITS, Need.BRANCHING}),
         draws=True,
+        learns=True,
         evidence="docs/results/README.md#ouroboros",
     )
 
@@ -61,7 +62,7 @@ class OuroborosDrafter(Drafter):
     class Options:
         """`of`: the drafter that is held, spelled; at most `each` phrases of `length` tokens behind its draft.
 
-        `keys`: tokens of which phrases are kept; `shared`: one pool for all requests that are greedy.
+        `keys`: tokens of which phrases are kept; `shared`: one pool for all requests of a scope.
         """
 
         of: str = "draft-model"

@@ -33,12 +33,13 @@ class TokenRecyclingDrafter(SoloDrafter):
         keys=("token-recycling",),
         paper="2408.08696",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
+        learns=True,
         evidence="docs/results/README.md#drafts",
     )
 
     @dataclass(frozen=True)
     class Options:
-        """`nodes` of a draft, `width` candidates per token; `shared`: one matrix for all requests that are greedy."""
+        """`nodes` of a draft, `width` candidates per token; `shared`: one matrix for a scope."""
 
         nodes: int = 80
         width: int = 8

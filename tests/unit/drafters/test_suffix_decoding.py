@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from forerun.archive import PARTS
 from forerun.build import setup_for
 from forerun.config import Config
-from forerun.drafters.suffix_decoding import PARTS, SuffixDecodingDrafter
+from forerun.drafters.suffix_decoding import SuffixDecodingDrafter
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng
