@@ -22,7 +22,7 @@ from forerun.types import Floats, Ints, Setup
 KIND = "dense datastore"
 REMEDY = "make one for this model with forerun datastore build --dense"
 LAYER = -1  # whose states are looked up
-CONNECTED, EXPANDED = 16, 64  # neighbours of a state in the graph, and how many are looked at while it is made
+CONNECTED, EXPANDED = 16, 64  # neighbours of a state in the graph, and how many are held while it is made
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,8 @@ def index_of(dims: int) -> Any:  # noqa: ANN401 - a usearch Index
     except ImportError as missing:
         message = f"dense datastores need usearch, which cannot be imported ({missing})"
         raise ConfigError(f"{message}; pip install 'forerun[dense]', or use drafter='rest'.") from missing
-    return Index(ndim=dims, metric="ip", dtype="f16", connectivity=CONNECTED, expansion_add=EXPANDED)
+    wide = {"connectivity": CONNECTED, "expansion_add": EXPANDED, "expansion_search": 1}  # as many as are asked for
+    return Index(ndim=dims, metric="ip", dtype="f16", **wide)
 
 
 class Dense:
@@ -67,7 +68,7 @@ class Dense:
     def near(self, states: Floats, count: int) -> list[Ints]:
         """Places of the tokens that the target read in the most similar way, of each row of `states` [n, hidden]."""
         short = self.projection(states)
-        found = (self._index.search(row, count).keys for row in short)
+        found = (self._index.search(row, count, threads=1).keys for row in short)
         return [places.astype(np.int64) for places in found]
 
     def write(self, out: Path, facts: dict[str, Any]) -> None:
@@ -107,5 +108,6 @@ def dense_of(tokens: Tokens, projection: Projection, parts: Iterable[tuple[Ints,
     """An index over states by the places of their tokens."""
     index = index_of(projection.matrix.shape[1])
     for places, states in parts:
-        index.add(places.astype(np.uint64), projection(states).astype(np.float32))
+        short = projection(states).astype(np.float32)
+        index.add(places.astype(np.uint64), short, threads=1)  # so that the same texts make the same graph
     return Dense(tokens, projection, index)

@@ -16,7 +16,7 @@ from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 Phrase = tuple[int, ...]
-_NOTHING = Draft()
+SURE = 0.5  # of a phrase's token, about; what the held drafter says of its own must not depend on whether there is one
 
 
 class Phrases:
@@ -115,7 +115,7 @@ class OuroborosDrafter(Drafter):
             tokens=draft.tokens + tuple(token for _, token in nodes),
             parents=draft.parents + tuple(parent for parent, _ in nodes),
             q=draft.q + (None,) * more if draft.q is not None else None,
-            confidence=None,
+            confidence=draft.confidence + (SURE,) * more if draft.confidence is not None else None,
             source=sources,
         )
 

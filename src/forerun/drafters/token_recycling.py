@@ -23,6 +23,7 @@ from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 HIT, FALL = 0.6, 1.2
 SPARE = 4  # times as many places as nodes, for where candidates are missing
 
+_NOTHING = Draft()
 Matrix = npt.NDArray[np.int32]  # [vocab, width], the likeliest first; token + 1, so that untouched memory says none
 
 
@@ -61,6 +62,8 @@ class TokenRecyclingDrafter(SoloDrafter):
         matrix, most = context.state, min(budget, self.nodes)
         tokens, parents = list[int](), list[int]()
         rows, nodes = [matrix[context.tokens[-1]].tolist()], [-1]  # by place, the root first
+        if not rows[0][0]:
+            return _NOTHING
         for place, rank in self.places:
             if len(tokens) == most:
                 break
