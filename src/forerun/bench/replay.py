@@ -224,9 +224,7 @@ def _count(tally: Tally, draft: Draft, outcome: Outcome) -> int:
     return accepted + 1
 
 
-def race(
-    drafters: Sequence[str], records: Sequence[Record], nodes: int, tokenizer: Tokenizer
-) -> list[dict[str, Any]]:
+def race(drafters: Sequence[str], records: Sequence[Record], nodes: int, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Every drafter on every text: one case per drafter and category, and one of all."""
     vocab = max(tokenizer.vocab_size, 1 + max(max(r.prompt + r.output + r.prediction) for r in records))
     cases: list[dict[str, Any]] = []

@@ -1,21 +1,22 @@
 """Continue the longest earlier occurrence of what was just written: here, in earlier outputs, or in a corpus.
 
 SAM-Decoding (2411.10666). Suffix automata hold the request's own text, earlier outputs of its scope, and a corpus; each
-knows the longest suffix that it holds at O(1) amortised per token. The own text is preferred unless another one matches
-by more than `bias` tokens more. Matches shorter than `shortest` are left to another drafter, where one is named. With
+knows the longest suffix that it holds at O(1) amortised per token. The longest match counts, the own text's before
+others as long; a corpus has to match by more than `bias` tokens more. Matches shorter than `shortest` are left to another drafter, where one is named. With
 `--draft-store` earlier outputs outlive the engine.
 Does not: branch; show one scope what another wrote; learn from a request before it ends.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
 from forerun.archive import Archive, Place, Volume, check_room
 from forerun.corpus import open_corpus
 from forerun.drafters.contract import Drafter
-from forerun.kernels.automaton import ROOT, Match
+from forerun.kernels.automaton import ROOT
 from forerun.kernels.suffixes import END
 from forerun.types import Context, Draft, Facts, Outcome, Setup
 
@@ -96,9 +97,11 @@ class SamDecodingDrafter(Drafter):
         """What followed the longer match."""
         place, o = context.state.place, self.options
         place.read(context.tokens, [*self.archive.of(context.scope), *self.corpus])
-        here, longest = place.own.earlier(place.end), max(place.matches.items(), key=_length, default=None)
-        latest = longest is None or here[1] >= _length(longest) - o.bias
-        of, match = (place.own, here) if latest or longest is None else (longest[0].automaton, longest[1])
+        here = place.own.earlier(place.end)
+        longer = [(match[1] - o.bias * (volume in self.corpus), volume) for volume, match in place.matches.items()]
+        length, volume = max(longer, key=itemgetter(0), default=(0, None))
+        latest = volume is None or here[1] >= length
+        of, match = (place.own, here) if latest else (volume.automaton, place.matches[volume])
         if match[1] < o.shortest:
             return _NOTHING
         copied, parents, chances, _ = of.chain(match, min(budget, o.width), latest)
@@ -107,7 +110,3 @@ class SamDecodingDrafter(Drafter):
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         if self.other is not None:
             self.other.observe([context.state.other for context in batch], outcomes)
-
-
-def _length(found: tuple[Volume, Match]) -> int:
-    return found[1][1]

@@ -61,7 +61,7 @@ def write(drafter, prompt, output, scope=""):
 
 
 def test_an_earlier_output_of_the_scope_is_continued():
-    drafter = SamDecodingDrafter(SamDecodingDrafter.Options(bias=1, width=3), SETUP)
+    drafter = SamDecodingDrafter(SamDecodingDrafter.Options(width=3), SETUP)
     write(drafter, [1, 2, 3], range(10, 30), "a")
     assert drafter.propose([asked(drafter, [9, 1, 2, 3], "a")], [8])[0].tokens == (10, 11, 12)
     for scope in ("", "b"):
@@ -69,10 +69,10 @@ def test_an_earlier_output_of_the_scope_is_continued():
 
 
 def test_the_own_text_is_preferred_to_earlier_outputs_unless_these_match_by_more():
-    for bias, tokens in ((1, (30,)), (2, (9,))):
-        drafter = SamDecodingDrafter(SamDecodingDrafter.Options(bias=bias, width=1), SETUP)
-        write(drafter, [10, 11, 12, 13], [30])
-        assert drafter.propose([asked(drafter, [12, 13, 9, 8, 10, 11, 12, 13])], [8])[0].tokens == tokens
+    drafter = SamDecodingDrafter(SamDecodingDrafter.Options(width=1), SETUP)
+    write(drafter, [10, 11, 12, 13], [30])
+    for text, tokens in (([12, 13, 9, 10, 11, 12, 13], (30,)), ([12, 13, 9, 8, 12, 13], (9,))):
+        assert drafter.propose([asked(drafter, text)], [8])[0].tokens == tokens
 
 
 def test_too_little_room_is_refused():
