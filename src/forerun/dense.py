@@ -55,8 +55,14 @@ def index_of(dims: int) -> Any:  # noqa: ANN401 - a usearch Index
     except ImportError as missing:
         message = f"dense datastores need usearch, which cannot be imported ({missing})"
         raise ConfigError(f"{message}; pip install 'forerun[dense]', or use drafter='rest'.") from missing
-    wide = {"connectivity": CONNECTED, "expansion_add": EXPANDED, "expansion_search": 1}  # as many as are asked for
-    return Index(ndim=dims, metric="ip", dtype="f16", **wide)
+    return Index(
+        ndim=dims,
+        metric="ip",
+        dtype="f16",
+        connectivity=CONNECTED,
+        expansion_add=EXPANDED,
+        expansion_search=1,  # or as many as are asked for
+    )
 
 
 class Dense:

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+import numpy as np
+
 from forerun.drafters.contract import SoloDrafter
+from forerun.host import fetch
 from forerun.pool import Pool
 from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup
@@ -149,10 +152,10 @@ class AdedDrafter(SoloDrafter):
 
     def _rows(self, output: Output) -> list[Row]:
         """The likeliest tokens of every row of logits."""
-        values, tokens = likeliest(output.logits, self.width)
+        values, tokens = map(fetch, likeliest(output.logits, self.width))
         peaks = values[:, :1]
-        mass = values.new_tensor(output.mass) if output.mass is not None else (output.logits - peaks).exp().sum(-1)
-        chances = (values - peaks).exp() / mass[:, None]
+        mass = np.exp(fetch(output.logits) - peaks).sum(-1) if output.mass is None else np.array(output.mass)
+        chances = np.exp(values - peaks) / mass[:, None]
         return [tuple(zip(*pair, strict=True)) for pair in zip(tokens.tolist(), chances.tolist(), strict=True)]
 
 

@@ -2,8 +2,8 @@
 
 SAM-Decoding (2411.10666). Suffix automata hold the request's own text, earlier outputs of its scope, and a corpus; each
 knows the longest suffix that it holds at O(1) amortised per token. The longest match counts, the own text's before
-others as long; a corpus has to match by more than `bias` tokens more. Matches shorter than `shortest` are left to another drafter, where one is named. With
-`--draft-store` earlier outputs outlive the engine.
+others as long; a corpus has to match by more than `bias` tokens more. Matches shorter than `shortest` are left to
+another drafter, where one is named. With `--draft-store` earlier outputs outlive the engine.
 Does not: branch; show one scope what another wrote; learn from a request before it ends.
 """
 
@@ -100,10 +100,12 @@ class SamDecodingDrafter(Drafter):
         here = place.own.earlier(place.end)
         longer = [(match[1] - o.bias * (volume in self.corpus), volume) for volume, match in place.matches.items()]
         length, volume = max(longer, key=itemgetter(0), default=(0, None))
-        latest = volume is None or here[1] >= length
-        of, match = (place.own, here) if latest else (volume.automaton, place.matches[volume])
+        of, match = place.own, here
+        if volume is not None and length > here[1]:
+            of, match = volume.automaton, place.matches[volume]
         if match[1] < o.shortest:
             return _NOTHING
+        latest = of is place.own
         copied, parents, chances, _ = of.chain(match, min(budget, o.width), latest)
         return Draft(copied, parents, None, chances, "sam-decoding")
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.host import fetch
 from forerun.pool import Pool
 from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
@@ -83,7 +84,7 @@ class TokenRecyclingDrafter(SoloDrafter):
             if outcome.work.logits:
                 read = [outcome.work.tokens[row] for row in outcome.work.logits]
                 _, best = likeliest(outcome.output.logits, self.width)
-                context.state[read] = best.cpu().numpy() + 1  # of a token that was read twice, the last
+                context.state[read] = fetch(best) + 1  # of a token that was read twice, the last
 
 
 def template(count: int, width: int) -> list[tuple[int, int]]:
