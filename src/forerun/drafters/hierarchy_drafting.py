@@ -92,6 +92,9 @@ class HierarchyDrafter(SoloDrafter):
         self.statistics = Phrases(options)
         if options.corpus:
             text = Path(options.corpus).read_bytes()
+            if not text.strip():
+                message = f"drafter 'hierarchy-drafting': the corpus {options.corpus!r} holds no text"
+                raise ConfigError(f"{message}; give one that does, or leave it out.")
             for phrase in _frequent(setup.open_spelling("").encode(text), options):
                 self.statistics.add(phrase, options.match, options.match + 1)
 

@@ -21,7 +21,13 @@ ROOT = -1
 class RasdDrafter(Drafter):
     """Retrieval, pruned by a drafter and fused with its tree."""
 
-    facts = Facts(keys=("rasd",), paper="2503.03434", draws=True, needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("rasd",),
+        paper="2503.03434",
+        draws=True,
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#retrieval",
+    )
 
     @dataclass(frozen=True)
     class Options:

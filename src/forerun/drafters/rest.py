@@ -18,7 +18,7 @@ _NOTHING = Draft()
 class RestDrafter(SoloDrafter):
     """Retrieval from a file made by `forerun datastore build`."""
 
-    facts = Facts(keys=("rest",), paper="2311.08252")
+    facts = Facts(keys=("rest",), paper="2311.08252", evidence="docs/results/README.md#retrieval")
 
     @dataclass(frozen=True)
     class Options:

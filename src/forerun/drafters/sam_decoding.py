@@ -103,6 +103,7 @@ class SamDecodingDrafter(Drafter):
         of, match = place.own, here
         if volume is not None and length > here[1]:
             of, match = volume.automaton, place.matches[volume]
+            self.archive.use(volume)
         if match[1] < o.shortest:
             return _NOTHING
         latest = of is place.own

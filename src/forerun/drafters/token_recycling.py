@@ -36,7 +36,7 @@ class TokenRecyclingDrafter(SoloDrafter):
         paper="2408.08696",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         learns=True,
-        evidence="docs/results/README.md#drafts",
+        evidence="docs/results/README.md#recycling-80",
     )
 
     @dataclass(frozen=True)

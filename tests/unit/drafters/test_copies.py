@@ -95,6 +95,9 @@ def test_databases_are_asked_in_order_until_the_draft_is_full(tmp_path):
     assert proposed(drafter, context, budget=3) == (60, 61, 50)
     with pytest.raises(ConfigError, match="no corpus 'nowhere'"):
         opened("hierarchy-drafting:corpus=nowhere")
+    corpus.write_text("\n")
+    with pytest.raises(ConfigError, match=r"corpus '.*corpus\.txt' holds no text; give one that does, or leave it out"):
+        opened(f"hierarchy-drafting:corpus={corpus}")
 
 
 def test_common_beginnings_of_continuations_are_one_node():
