@@ -12,6 +12,7 @@ Does not: run what looks at logits or hidden states, which nobody has here; samp
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import nan
 from pathlib import Path
 from time import perf_counter, thread_time_ns
 from typing import Any
@@ -52,7 +53,7 @@ _BEGINNING = 0.1  # of a plain text is its prompt
 _UNKNOWN = frozenset({Need.LOGITS, Need.HIDDEN_STATES})
 _GREEDY = Sampling(temperature=0.0)
 _NOTHING = Draft()
-_NO_ROWS = Output(torch.empty(0, 0), (), ())
+_UNKNOWN_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,9 @@ def judged(draft: Draft, written: Sequence[int], at: int, pending: tuple[int, ..
     past = len(pending)
     parents = (*range(-1, past - 1), *(past + parent for parent in draft.parents))
     work = Work(0, pending + draft.tokens, parents, logits=tuple(range(past - 1, past + len(draft))))
-    return Outcome(work, _NO_ROWS, draft, Verdict(tuple(path), token))
+    rows = len(work.logits)
+    output = Output(torch.empty(rows, 0), (_UNKNOWN_TOKEN,) * rows, (nan,) * rows)
+    return Outcome(work, output, draft, Verdict(tuple(path), token))
 
 
 def _count(tally: Tally, draft: Draft, outcome: Outcome) -> int:

@@ -26,7 +26,7 @@ SPELLED = (
     "ngram:min_match=1",
     "aggressive:match=1",
     "copyspec:gamma=1",
-    "hierarchy-drafting:match=1,shared=false",
+    *("hierarchy-drafting:match=1,shared=false", "several:of=[(ngram:min_match=1),(copyspec:gamma=1)]"),
 )
 
 
