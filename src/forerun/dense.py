@@ -99,7 +99,7 @@ def open_dense(name: str, setup: Setup, who: str) -> Dense:
         raise ConfigError(f"{message}; {REMEDY}.")
     center, flat = (part.astype(np.int32).view(np.float32) for part in (mean, matrix))
     index = index_of(table["dims"])
-    index.view(graph.data.cast("B"))
+    index.view(graph.data.cast("B"))  # of the mapped file, which `tokens` holds open
     return Dense(tokens, Projection(center, flat.reshape(-1, table["dims"])), index)
 
 
