@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun import tokenfile
 from forerun.caches.contiguous import ContiguousCache
-from forerun.corpus import KIND
-from forerun.dense import LAYER, dense_of, fit, index_of
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError
 from forerun.host import fetch
@@ -22,7 +19,10 @@ from forerun.models.contract import Model
 from forerun.models.load import load_model
 from forerun.models.spelling import Speller
 from forerun.models.tokenizer import Tokenizer
-from forerun.tokenfile import Tokens
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND
+from forerun.stores.dense import LAYER, dense_of, fit, index_of
+from forerun.stores.tokenfile import Tokens
 from forerun.types import Floats, Work
 
 DIMS = 64  # of a projected state

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from forerun.rng import Rng
-    from forerun.shelf import Shelf
+    from forerun.stores.shelf import Shelf
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]

@@ -16,9 +16,9 @@ from math import sqrt
 import numpy as np
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.pool import Pool
+from forerun.drafting.top import likeliest
 from forerun.host import fetch
-from forerun.pool import Pool
-from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup
 
 NONE = -1  # in place of a token

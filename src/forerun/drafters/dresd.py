@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.dense import LAYER, open_dense
 from forerun.drafters.contract import Drafter
 from forerun.host import fetch
 from forerun.kernels.suffixes import END, search
+from forerun.stores.dense import LAYER, open_dense
 from forerun.types import Context, Draft, Facts, Floats, Ints, Need, Outcome, Setup
 
 _NOTHING = Draft()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.pool import Pool
 from forerun.errors import ConfigError
-from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Setup
 
 Gram = tuple[int, ...]

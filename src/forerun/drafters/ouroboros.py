@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from forerun.drafters.contract import Drafter
+from forerun.drafting.pool import Pool
 from forerun.errors import ConfigError
-from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 Phrase = tuple[int, ...]

@@ -9,10 +9,10 @@ Does not: ask a drafter that only chooses for what it did not choose; prune wher
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import Drafter
 from forerun.kernels.automaton import Guess
 from forerun.kernels.suffixes import search
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 ROOT = -1

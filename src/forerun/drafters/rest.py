@@ -7,9 +7,9 @@ Does not: learn; look at the request's own text (`several:of=[rest:store=FILE,ng
 
 from dataclasses import dataclass
 
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import SoloDrafter
 from forerun.kernels.suffixes import search
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Setup
 
 _NOTHING = Draft()

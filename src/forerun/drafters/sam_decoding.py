@@ -13,11 +13,11 @@ from operator import itemgetter
 
 import numpy as np
 
-from forerun.archive import Archive, Place, Volume, check_room
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import Drafter
 from forerun.kernels.automaton import ROOT
 from forerun.kernels.suffixes import END
+from forerun.stores.archive import Archive, Place, Volume, check_room
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Outcome, Setup
 
 _NOTHING = Draft()

@@ -10,9 +10,9 @@ past (only a coupled verifier, as `match`, writes the same text again).
 
 from dataclasses import dataclass
 
-from forerun.archive import Archive, Place, Volume, check_room
 from forerun.drafters.contract import SoloDrafter
 from forerun.kernels.automaton import Guess
+from forerun.stores.archive import Archive, Place, Volume, check_room
 from forerun.types import Context, Draft, Facts, Setup
 
 _NOTHING = Draft()

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.pool import Pool
+from forerun.drafting.top import likeliest
 from forerun.host import fetch
-from forerun.pool import Pool
-from forerun.top import likeliest
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 HIT, FALL = 0.6, 1.2

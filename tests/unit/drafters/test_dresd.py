@@ -8,19 +8,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from forerun import tokenfile
 from forerun.build import setup_for
 from forerun.cli import program
 from forerun.config import Config
-from forerun.corpus import KIND as PLAIN
 from forerun.datastore import make, make_dense, windows
-from forerun.dense import KIND, LAYER, fit, open_dense
 from forerun.drafters.dresd import DresdDrafter
 from forerun.errors import ConfigError
 from forerun.kernels.suffixes import END
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import toy_by_name
 from forerun.rng import CounterRng
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND as PLAIN
+from forerun.stores.dense import KIND, LAYER, fit, open_dense
 from forerun.types import Context, Draft, Outcome, Output, Sampling, Verdict, Work
 
 NAME = "toy:0:6"

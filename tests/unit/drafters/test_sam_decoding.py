@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun import tokenfile
 from forerun.build import setup_for
 from forerun.config import Config
-from forerun.corpus import KIND
 from forerun.drafters.sam_decoding import SamDecodingDrafter
 from forerun.errors import ConfigError
 from forerun.kernels.suffixes import END, build
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND
 from forerun.types import Context, Sampling
 
 SETUP = replace(setup_for(Config(), ToyModel(3, 0)), vocab=50)

@@ -7,7 +7,7 @@ import pytest
 from forerun.config import Config
 from forerun.errors import ConfigError
 from forerun.llm import LLM
-from forerun.shelf import NAME
+from forerun.stores.shelf import NAME
 from forerun.types import Sampling
 
 SAMPLING = Sampling(temperature=0, max_tokens=12)

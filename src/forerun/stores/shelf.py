@@ -16,9 +16,9 @@ from time import monotonic
 
 import numpy as np
 
-from forerun import tokenfile
 from forerun.errors import ConfigError
-from forerun.tokenfile import Tokens
+from forerun.stores import tokenfile
+from forerun.stores.tokenfile import Tokens
 
 Texts = Mapping[str, Sequence[Tokens]]  # scope -> sequences, the oldest first
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from forerun import tokenfile
-from forerun.corpus import open_corpus
 from forerun.errors import ConfigError
-from forerun.tokenfile import Tokens
+from forerun.stores import tokenfile
+from forerun.stores.corpus import open_corpus
+from forerun.stores.tokenfile import Tokens
 from forerun.types import Floats, Ints, Setup
 
 KIND = "dense datastore"

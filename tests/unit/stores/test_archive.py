@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from forerun.archive import LEAD, PARTS, Archive, Place, check_room
 from forerun.errors import ConfigError
 from forerun.rng import CounterRng
+from forerun.stores.archive import LEAD, PARTS, Archive, Place, check_room
 from forerun.types import Context, Sampling
 
 

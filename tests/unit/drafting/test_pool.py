@@ -1,6 +1,6 @@
 """Requests of a scope learn together, greedy or not; those of two scopes never."""
 
-from forerun.pool import SCOPES, Pool
+from forerun.drafting.pool import SCOPES, Pool
 from forerun.rng import CounterRng
 from forerun.types import Context, Sampling
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from forerun.errors import ConfigError
 from forerun.kernels.automaton import ROOT, START, Automaton, Match, automaton
-from forerun.shelf import Shelf, Texts
-from forerun.tokenfile import Tokens
+from forerun.stores.shelf import Shelf, Texts
+from forerun.stores.tokenfile import Tokens
 from forerun.types import Context
 
 PARTS = 4  # volumes that the room has at least; one is forgotten at a time
