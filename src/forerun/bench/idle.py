@@ -2,7 +2,7 @@
 
 A text of random tokens is drafted for, one token in every step, with rows of random logits and hidden states: nothing
 repeats and nothing was ever said before, so no draft comes true. The whole life of a request counts: start, proposals,
-observations, stop. Microseconds are the processor's own, of this thread, beside what 2 % of a step are.
+observations, stop. Microseconds are the processor's own, of this thread, beside their share of a step.
 Does not: run a target; count what nodes cost in its pass, which is the planner's to avoid.
 """
 
@@ -34,7 +34,6 @@ from forerun.types import Context, Draft, KVLayout, Output, Sampling
 
 HIDDEN, LAYERS, CONTEXT = 320, 7, 1024  # of the bundled target, whose tokenizer it is
 PROMPT = 64
-SHARE = 0.02  # of a step
 STEPS_MS = (1.0, 13.0)  # the bundled target's, and one of 350 million parameters, on two cores
 _NOTHING = Draft()
 
@@ -124,7 +123,6 @@ def run(order: Order) -> dict[str, Any]:
         "kernels": native.describe(),
         "settings": {"tokens": order.tokens, "rounds": order.rounds, "nodes": order.nodes, "vocabulary": vocab},
         "steps_ms": STEPS_MS,
-        "share": SHARE,
         "cases": cases,
         "notes": left_out,
     }
