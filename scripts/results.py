@@ -312,6 +312,20 @@ def store_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def idle_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per drafter."""
+    return [
+        (
+            f"`{case['drafter']}`",
+            f"{case['us_per_step']:.1f}",
+            f"{case['propose_us_per_step']:.1f} + {case['observe_us_per_step']:.1f}",
+            f"{case['nodes_per_step']:.1f}",
+            *(f"{1e-3 * case['us_per_step'] / step:.1%}" for step in report["steps_ms"]),
+        )
+        for case in report["cases"]
+    ]
+
+
 VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
@@ -338,6 +352,7 @@ ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "pass in which each was first right")
 STORES = ("drafter", "µs / CPU µs per token read", "per token proposed", "µs of a proposal", "its tokens")
+IDLE = ("drafter", "µs per step", "propose + observe", "nodes", "of a step of 1 ms", "of 13 ms")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
@@ -352,6 +367,7 @@ TABLES = {
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),
+    "idle": (IDLE, idle_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),

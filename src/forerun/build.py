@@ -37,8 +37,8 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.rng import CounterRng
 from forerun.schedulers import SCHEDULERS
-from forerun.shelf import Shelf
-from forerun.tokenfile import mark_of
+from forerun.stores.shelf import Shelf
+from forerun.stores.tokenfile import mark_of
 from forerun.trees import TREES
 from forerun.trees.contract import Tree
 from forerun.types import Costs, Setup, Spelling

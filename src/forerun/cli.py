@@ -218,11 +218,12 @@ def datastore() -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--model", default=Config.model, show_default=True, help="Whose tokenizer reads them.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The datastore's file.")
-def build(files: tuple[Path, ...], model: str, out: Path) -> None:
-    """Tokenize FILES, one document each, and write them with their suffix array."""
-    from forerun.datastore import make
+@click.option("--dense", is_flag=True, help="Have the model read them, for the drafter 'dresd'.")
+def build(*, files: tuple[Path, ...], model: str, out: Path, dense: bool) -> None:
+    """Tokenize FILES, one document each, and write them with their suffix array, or with --dense their states."""
+    from forerun.datastore import make, make_dense
 
-    found = make(files, model, out)
+    found = (make_dense if dense else make)(files, model, out)
     click.echo(f"wrote {out}: {found['tokens']} tokens of {found['documents']} documents", err=True)
     click.echo(json.dumps(found))
 

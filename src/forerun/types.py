@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from forerun.rng import Rng
-    from forerun.shelf import Shelf
+    from forerun.stores.shelf import Shelf
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Facts:
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
-    learns: bool = False  # a drafter that guesses by earlier requests of the same scope; so do a seed's uncoupled texts
+    learns: bool = False  # a drafter that guesses by other requests of the same scope; so do a seed's uncoupled texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
     ahead: bool = False  # a drafter that goes on behind `Context.ahead`
     evidence: str | None = None  # docs/results entry that shows the effect, measured

@@ -332,6 +332,22 @@ def verify(vocabularies: str, rounds: int) -> None:
     click.echo(as_json(found))
 
 
+@command.command("idle")
+@click.option(
+    "--drafter", "drafters", multiple=True, metavar="DRAFTER", help="Spelled; repeat. Default: all free ones."
+)
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Requests per drafter.")
+@click.option("--nodes", type=click.IntRange(1, 128), default=8, show_default=True, help="Of a draft, at most.")
+def idle(drafters: tuple[str, ...], rounds: int, nodes: int) -> None:
+    """Measure what drafters cost per step where they have nothing to offer, without a model."""
+    from forerun.bench import idle as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(drafters=drafters, rounds=rounds, nodes=nodes))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("stores")
 @click.option("--tokens", type=click.IntRange(512), default=1_000_000, show_default=True, help="Held by every drafter.")
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Further documents.")

@@ -17,6 +17,7 @@ from rich.table import Table
 from forerun.bench import replay, speedup, tasks, workloads
 from forerun.drafters import DRAFTERS
 from forerun.errors import ConfigError
+from forerun.models.tokenizer import Tokenizer
 from forerun.types import Need
 
 _COSTLY = frozenset({Need.SECOND_MODEL, Need.TRAINING})
@@ -52,7 +53,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     written = list(_written(found["drafters"]))
     tokenizer = replay.open_tokenizer(order.tokenizer)
     records = tasks.load(tokenizer, order.prompts, data)
-    replayed, left_out = _replayed(asked, records, order.nodes, tokenizer.vocab_size)
+    replayed, left_out = _replayed(asked, records, order.nodes, tokenizer)
     return {
         **{name: found[name] for name in ("machine", "date", "command", "model", "convention", "divergences")},
         "title": f"Drafts without a second model, at most {order.nodes} nodes per step",
@@ -96,13 +97,13 @@ def _written(drafters: Mapping[str, Mapping[str, Any]]) -> Sequence[dict[str, An
 
 
 def _replayed(
-    asked: Sequence[str], records: Sequence[replay.Record], nodes: int, vocab: int
+    asked: Sequence[str], records: Sequence[replay.Record], nodes: int, tokenizer: Tokenizer
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Cases of known answers, and why some drafters have none."""
     cases, left_out = list[dict[str, Any]](), list[str]()
     for spelled in asked:
         try:
-            found = replay.race([spelled], records, nodes, vocab)
+            found = replay.race([spelled], records, nodes, tokenizer)
         except ConfigError as problem:
             left_out.append(f"Not replayed: {problem}")
             continue

@@ -12,6 +12,7 @@ Does not: run what looks at logits or hidden states, which nobody has here; samp
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import nan
 from pathlib import Path
 from time import perf_counter, thread_time_ns
 from typing import Any
@@ -52,7 +53,7 @@ _BEGINNING = 0.1  # of a plain text is its prompt
 _UNKNOWN = frozenset({Need.LOGITS, Need.HIDDEN_STATES})
 _GREEDY = Sampling(temperature=0.0)
 _NOTHING = Draft()
-_NO_ROWS = Output(torch.empty(0, 0), (), ())
+_UNKNOWN_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def plain(text: str, category: str, tokenizer: Tokenizer) -> Record:
     return Record(category, tokens[:start], tokens[start:])
 
 
-def open_drafter(spelled: str, vocab: int) -> Drafter:
+def open_drafter(spelled: str, vocab: int, tokenizer: Tokenizer) -> Drafter:
     """The drafter, built without a target. Raises ConfigError where it, or one that it holds, looks at the target's."""
 
     def opened(spelled: str, given: Setup) -> Drafter:
@@ -170,7 +171,7 @@ def open_drafter(spelled: str, vocab: int) -> Drafter:
         drafter: Drafter = choice.member(choice.options, given)
         return drafter
 
-    return opened(spelled, replace(setup_for(Config(), _Absent(vocab)), open_drafter=opened))
+    return opened(spelled, replace(setup_for(Config(), _Absent(vocab), tokenizer), open_drafter=opened))
 
 
 def replay(drafter: Drafter, number: int, record: Record, nodes: int, vocab: int) -> Tally:
@@ -211,7 +212,9 @@ def judged(draft: Draft, written: Sequence[int], at: int, pending: tuple[int, ..
     past = len(pending)
     parents = (*range(-1, past - 1), *(past + parent for parent in draft.parents))
     work = Work(0, pending + draft.tokens, parents, logits=tuple(range(past - 1, past + len(draft))))
-    return Outcome(work, _NO_ROWS, draft, Verdict(tuple(path), token))
+    rows = len(work.logits)
+    output = Output(torch.empty(rows, 0), (_UNKNOWN_TOKEN,) * rows, (nan,) * rows)
+    return Outcome(work, output, draft, Verdict(tuple(path), token))
 
 
 def _count(tally: Tally, draft: Draft, outcome: Outcome) -> int:
@@ -224,11 +227,12 @@ def _count(tally: Tally, draft: Draft, outcome: Outcome) -> int:
     return accepted + 1
 
 
-def race(drafters: Sequence[str], records: Sequence[Record], nodes: int, vocab: int) -> list[dict[str, Any]]:
+def race(drafters: Sequence[str], records: Sequence[Record], nodes: int, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Every drafter on every text: one case per drafter and category, and one of all."""
+    vocab = max(tokenizer.vocab_size, 1 + max(max(r.prompt + r.output + r.prediction) for r in records))
     cases: list[dict[str, Any]] = []
     for spelled in drafters:
-        drafter, tallies, began = open_drafter(spelled, vocab), dict[str, Tally](), perf_counter()
+        drafter, tallies, began = open_drafter(spelled, vocab, tokenizer), dict[str, Tally](), perf_counter()
         for number, record in enumerate(track(records, spelled, console=Console(stderr=True), transient=True)):
             found = replay(drafter, number, record, nodes, vocab)
             for category in (record.category, ALL):
@@ -247,7 +251,6 @@ def run(order: Order) -> dict[str, Any]:
     records = [record for record in read(order.files, tokenizer) if record.output and record.prompt]
     if not records:
         raise ConfigError("there is no text to replay; give files with a prompt and an output each.")
-    vocab = max(tokenizer.vocab_size, 1 + max(max(r.prompt + r.output + r.prediction) for r in records))
     torch.set_num_threads(1)
     return {
         "title": f"Replay of {len(records)} texts, at most {order.nodes} nodes per step",
@@ -256,7 +259,7 @@ def run(order: Order) -> dict[str, Any]:
         **machine.circumstances(),
         "settings": {"nodes": order.nodes, "tokenizer": order.tokenizer},
         "convention": CONVENTION,
-        "cases": race(order.drafters, records, order.nodes, vocab),
+        "cases": race(order.drafters, records, order.nodes, tokenizer),
         "notes": [],
     }
 

@@ -18,18 +18,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from forerun import tokenfile
 from forerun.bench import machine
 from forerun.bench.figures import Spread
 from forerun.build import setup_for
 from forerun.config import Config, choose
-from forerun.corpus import KIND
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import Drafter
 from forerun.kernels import native
 from forerun.kernels.suffixes import END, build
 from forerun.models.toy import toy_by_name
 from forerun.rng import CounterRng
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND
 from forerun.types import Context, Sampling, Setup
 
 DOCUMENT, REPLACED, VOCAB = 512, 0.05, 32_000

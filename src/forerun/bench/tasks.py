@@ -1,9 +1,9 @@
 """Requests whose answer is known beforehand, for `forerun bench drafts`: a prompt, and what a model should say.
 
 `code-edit`: a source file of this package and lines to change; the answer is the changed file, the prediction the old
-one. `repeated`: two hundred requests of one template, answered by calls that differ in a few words. With the public
-sets, of their book: `grammar`, paragraphs with mistakes put in, answered by the paragraph; `extract`, a passage
-answered by every third of its sentences; `prose`, the book goes on.
+one. `repeated-first` and `repeated`: twenty requests of one template, answered by calls that differ in a few words, and
+180 more. With the public sets, of their book: `grammar`, paragraphs with mistakes put in, answered by the paragraph;
+`extract`, a passage answered by every third of its sentences; `prose`, the book goes on.
 Does not: ask a model. Answers are what a perfect one would write; a real one departs from them.
 """
 
@@ -18,7 +18,7 @@ from forerun.models.tokenizer import Tokenizer
 
 BOOK = "books/sherlock_holmes.txt"
 _SIZES = (1500, 6000)  # characters of a source file that is edited
-_REQUESTS = 200
+_REQUESTS, _FIRST = 200, 20
 _MISTAKES = {
     "is": "are",
     "are": "is",
@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 
 
 def load(tokenizer: Tokenizer, count: int, data: Path | None) -> list[Record]:
-    """The tasks, at most `count` of each but `repeated`; without the public sets only those that need none."""
+    """The tasks, at most `count` of each but the repeated; without the public sets only those that need none."""
     found = [*_edits(count), *_repeated()]
     if data is not None:
         found += _of_book(data / BOOK, count)
@@ -81,7 +81,8 @@ def _repeated() -> Iterator[Task]:
             f'"passengers": {seats}, "class": "second", "max_changes": 2, "currency": "EUR"}}}}'
         )
         said = f"I will look for trains from {start} to {end} on {day}.\n{call}\nRequest {number} is done.\n"
-        yield "repeated", f"You plan journeys. Call one tool, as JSON.\nUser: {asked}\nAssistant: ", said, ""
+        category = "repeated-first" if number < _FIRST else "repeated"
+        yield category, f"You plan journeys. Call one tool, as JSON.\nUser: {asked}\nAssistant: ", said, ""
 
 
 def _of_book(path: Path, count: int) -> Iterator[Task]:

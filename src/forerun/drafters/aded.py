@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+import numpy as np
+
 from forerun.drafters.contract import SoloDrafter
-from forerun.pool import Pool
-from forerun.top import likeliest
+from forerun.drafting.pool import Pool
+from forerun.drafting.top import likeliest
+from forerun.host import fetch
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup
 
 NONE = -1  # in place of a token
@@ -76,6 +79,7 @@ class AdedDrafter(SoloDrafter):
         keys=("aded",),
         paper="2407.12021",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
+        learns=True,
         evidence="docs/results/README.md#drafts",
     )
 
@@ -83,7 +87,7 @@ class AdedDrafter(SoloDrafter):
     class Options:
         """`nodes` of a draft, `width` tokens of a row; `explore`: c, the weight of what was visited seldom.
 
-        `pairs`: rows that are kept; `shared`: one matrix for all requests that are greedy.
+        `pairs`: rows that are kept; `shared`: one matrix for all requests of a scope.
         """
 
         nodes: int = 32
@@ -148,10 +152,10 @@ class AdedDrafter(SoloDrafter):
 
     def _rows(self, output: Output) -> list[Row]:
         """The likeliest tokens of every row of logits."""
-        values, tokens = likeliest(output.logits, self.width)
+        values, tokens = map(fetch, likeliest(output.logits, self.width))
         peaks = values[:, :1]
-        mass = values.new_tensor(output.mass) if output.mass is not None else (output.logits - peaks).exp().sum(-1)
-        chances = (values - peaks).exp() / mass[:, None]
+        mass = np.exp(fetch(output.logits) - peaks).sum(-1) if output.mass is None else np.array(output.mass)
+        chances = np.exp(values - peaks) / mass[:, None]
         return [tuple(zip(*pair, strict=True)) for pair in zip(tokens.tolist(), chances.tolist(), strict=True)]
 
 

@@ -9,8 +9,8 @@ written. The paper's other half, a non-autoregressive model for inputs unlike th
 
 from dataclasses import dataclass
 
-from forerun.align import Follower, Source
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.align import Follower, Source
 from forerun.types import Context, Draft, Facts, Setup
 
 _NOTHING = Draft()

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from forerun.drafters.contract import Drafter
+from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
 from forerun.reader import second_model
-from forerun.recall import Recall
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 

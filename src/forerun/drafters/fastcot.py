@@ -10,10 +10,10 @@ changes the answer, and here a draft never does. What is left of the paper is it
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from forerun.ahead import Window
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.ahead import Window
+from forerun.drafting.purse import Purse
 from forerun.errors import ConfigError
-from forerun.purse import Purse
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.pool import Pool
 from forerun.errors import ConfigError
-from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Setup
 
 Gram = tuple[int, ...]
@@ -61,6 +61,7 @@ class HierarchyDrafter(SoloDrafter):
         keys=("hierarchy-drafting",),
         paper="2502.05609",
         needs=frozenset({Need.BRANCHING}),
+        learns=True,
         evidence="docs/results/README.md#drafts",
     )
 
@@ -69,7 +70,7 @@ class HierarchyDrafter(SoloDrafter):
         """`width` tokens of a continuation, after `match` tokens; at most `each` of them from a database.
 
         `corpus`: a text whose `frequent` most frequent phrases are the last database; "" for none. `keys`: tokens of
-        which a database knows continuations. `shared`: what greedy requests were answered serves those that follow.
+        which a database knows continuations. `shared`: what requests of a scope were answered serves those that follow.
         """
 
         width: int = 8
@@ -91,6 +92,9 @@ class HierarchyDrafter(SoloDrafter):
         self.statistics = Phrases(options)
         if options.corpus:
             text = Path(options.corpus).read_bytes()
+            if not text.strip():
+                message = f"drafter 'hierarchy-drafting': the corpus {options.corpus!r} holds no text"
+                raise ConfigError(f"{message}; give one that does, or leave it out.")
             for phrase in _frequent(setup.open_spelling("").encode(text), options):
                 self.statistics.add(phrase, options.match, options.match + 1)
 

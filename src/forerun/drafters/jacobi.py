@@ -10,10 +10,10 @@ Does not: guess before the first pass (the window begins with the text's last to
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from forerun.ahead import Window
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.ahead import Window
+from forerun.drafting.purse import Purse
 from forerun.errors import ConfigError
-from forerun.purse import Purse
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()

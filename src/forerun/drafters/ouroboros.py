@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from forerun.drafters.contract import Drafter
+from forerun.drafting.pool import Pool
 from forerun.errors import ConfigError
-from forerun.pool import Pool
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 Phrase = tuple[int, ...]
-_NOTHING = Draft()
+SURE = 0.5  # of a phrase's token, about; what the held drafter says of its own must not depend on whether there is one
 
 
 class Phrases:
@@ -54,6 +54,7 @@ class OuroborosDrafter(Drafter):
         paper="2402.13720",
         needs=frozenset({Need.SECOND_MODEL, Need.LOGITS, Need.BRANCHING}),
         draws=True,
+        learns=True,
         evidence="docs/results/README.md#ouroboros",
     )
 
@@ -61,7 +62,7 @@ class OuroborosDrafter(Drafter):
     class Options:
         """`of`: the drafter that is held, spelled; at most `each` phrases of `length` tokens behind its draft.
 
-        `keys`: tokens of which phrases are kept; `shared`: one pool for all requests that are greedy.
+        `keys`: tokens of which phrases are kept; `shared`: one pool for all requests of a scope.
         """
 
         of: str = "draft-model"
@@ -114,7 +115,7 @@ class OuroborosDrafter(Drafter):
             tokens=draft.tokens + tuple(token for _, token in nodes),
             parents=draft.parents + tuple(parent for parent, _ in nodes),
             q=draft.q + (None,) * more if draft.q is not None else None,
-            confidence=None,
+            confidence=draft.confidence + (SURE,) * more if draft.confidence is not None else None,
             source=sources,
         )
 

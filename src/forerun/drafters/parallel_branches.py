@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.purse import Purse
+from forerun.drafting.trie import Trie
 from forerun.errors import ConfigError
-from forerun.purse import Purse
-from forerun.trie import Trie
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()

@@ -7,8 +7,8 @@ Does not: draft for a request without a prediction; shorten what does not depend
 
 from dataclasses import dataclass
 
-from forerun.align import Follower, Source
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.align import Follower, Source
 from forerun.types import Context, Draft, Facts, Setup
 
 _NOTHING = Draft()

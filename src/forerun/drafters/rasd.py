@@ -9,10 +9,10 @@ Does not: ask a drafter that only chooses for what it did not choose; prune wher
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import Drafter
 from forerun.kernels.automaton import Guess
 from forerun.kernels.suffixes import search
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 ROOT = -1
@@ -21,7 +21,13 @@ ROOT = -1
 class RasdDrafter(Drafter):
     """Retrieval, pruned by a drafter and fused with its tree."""
 
-    facts = Facts(keys=("rasd",), paper="2503.03434", draws=True, needs=frozenset({Need.BRANCHING}))
+    facts = Facts(
+        keys=("rasd",),
+        paper="2503.03434",
+        draws=True,
+        needs=frozenset({Need.BRANCHING}),
+        evidence="docs/results/README.md#retrieval",
+    )
 
     @dataclass(frozen=True)
     class Options:

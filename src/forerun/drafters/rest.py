@@ -7,9 +7,9 @@ Does not: learn; look at the request's own text (`several:of=[rest:store=FILE,ng
 
 from dataclasses import dataclass
 
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import SoloDrafter
 from forerun.kernels.suffixes import search
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Setup
 
 _NOTHING = Draft()
@@ -18,7 +18,7 @@ _NOTHING = Draft()
 class RestDrafter(SoloDrafter):
     """Retrieval from a file made by `forerun datastore build`."""
 
-    facts = Facts(keys=("rest",), paper="2311.08252")
+    facts = Facts(keys=("rest",), paper="2311.08252", evidence="docs/results/README.md#retrieval")
 
     @dataclass(frozen=True)
     class Options:

@@ -1,47 +1,53 @@
-"""Continue the longest earlier occurrence of what was just written: here, or in a corpus (SAM-Decoding, 2411.10666).
+"""Continue the longest earlier occurrence of what was just written: here, in earlier outputs, or in a corpus.
 
-One suffix automaton holds a corpus, another one the request's own text, and both know the longest suffix that they hold
-at O(1) amortised per token. The own text is preferred unless the corpus matches by more than `bias` tokens more.
-Matches shorter than `shortest` are left to another drafter, where one is named.
-Does not: branch; learn from other requests.
+SAM-Decoding (2411.10666). Suffix automata hold the request's own text, earlier outputs of its scope, and a corpus; each
+knows the longest suffix that it holds at O(1) amortised per token. The longest match counts, the own text's before
+others as long; a corpus has to match by more than `bias` tokens more. Matches shorter than `shortest` are left to
+another drafter, where one is named. With `--draft-store` earlier outputs outlive the engine.
+Does not: branch; show one scope what another wrote; learn from a request before it ends.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
-from forerun.corpus import open_corpus
 from forerun.drafters.contract import Drafter
-from forerun.kernels.automaton import ROOT, START, Automaton, Match, automaton
+from forerun.kernels.automaton import ROOT
 from forerun.kernels.suffixes import END
+from forerun.stores.archive import Archive, Place, Volume, check_room
+from forerun.stores.corpus import open_corpus
 from forerun.types import Context, Draft, Facts, Outcome, Setup
 
 _NOTHING = Draft()
-REACH = 64  # tokens of a prompt that are matched against the corpus
 
 
 @dataclass(eq=False)
-class _Text:
-    """One request's own automaton, its place in the corpus, and what the other drafter sees of it."""
+class _Request:
+    """Where one request's text stands, and what the other drafter sees of it."""
 
-    own: Automaton
+    place: Place
     other: Context | None
-    end: int = ROOT
-    known: int = 0
-    match: Match = START
 
 
 class SamDecodingDrafter(Drafter):
-    """Longest match in two suffix automata."""
+    """Longest match in suffix automata."""
 
-    facts = Facts(keys=("sam-decoding",), paper="2411.10666", draws=True, evidence="docs/results/README.md#hybrids")
+    facts = Facts(
+        keys=("sam-decoding",),
+        paper="2411.10666",
+        draws=True,
+        learns=True,
+        evidence="docs/results/README.md#hybrids",
+    )
 
     @dataclass(frozen=True)
     class Options:
         """`width` tokens after a match; `corpus`: a datastore's file; `of`: who drafts after shorter matches, spelled.
 
-        The authors hand over below 5 tokens (`shortest=5`), to `token-recycling` or a trained drafter.
+        The authors hand over below 5 tokens (`shortest=5`), to `token-recycling` or a trained drafter. `room`: tokens
+        of earlier outputs.
         """
 
         width: int = 16
@@ -49,13 +55,19 @@ class SamDecodingDrafter(Drafter):
         bias: int = 5
         corpus: str = ""
         of: str = ""
+        room: int = 1_000_000
+
+        def __post_init__(self) -> None:
+            check_room(self.room, "drafter 'sam-decoding'")
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.corpus = options, automaton()
+        self.options, self.corpus = options, list[Volume]()
         if options.corpus:
+            self.corpus.append(Volume())
             tokens = open_corpus(options.corpus, setup, "drafter 'sam-decoding'").tokens
             for document in np.split(tokens, np.flatnonzero(tokens == END) + 1):
-                self.corpus.extend(ROOT, document[:-1].tolist())
+                self.corpus[0].automaton.extend(ROOT, document[:-1].tolist())
+        self.archive = Archive(options.room, setup.store)
         self.other: Drafter | None = setup.open_drafter(options.of, setup) if options.of else None
         self.hidden = self.other.hidden if self.other is not None else ()
 
@@ -63,11 +75,12 @@ class SamDecodingDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(width=2, shortest=2, bias=0, corpus="toy:0", of="draft-model:model=toy:100,depth=2")
 
-    def start(self, context: Context) -> _Text:
+    def start(self, context: Context) -> _Request:
         other = replace(context, state=self.other.start(context)) if self.other is not None else None
-        return _Text(automaton(), other)
+        return _Request(Place(), other)
 
     def stop(self, context: Context) -> None:
+        self.archive.learn(context)
         if self.other is not None:
             self.other.stop(context.state.other)
 
@@ -82,16 +95,18 @@ class SamDecodingDrafter(Drafter):
 
     def _copied(self, context: Context, budget: int) -> Draft:
         """What followed the longer match."""
-        text, o, tokens = context.state, self.options, context.tokens
-        new = tokens[text.known :]
-        text.end = text.own.extend(text.end, new)
-        text.match = self.corpus.follow(text.match, new if text.known else new[-REACH:])
-        text.known = len(tokens)
-        here, there = text.own.earlier(text.end), text.match
-        latest = here[1] >= there[1] - o.bias
-        if (here if latest else there)[1] < o.shortest:
+        place, o = context.state.place, self.options
+        place.read(context.tokens, [*self.archive.of(context.scope), *self.corpus])
+        here = place.own.earlier(place.end)
+        longer = [(match[1] - o.bias * (volume in self.corpus), volume) for volume, match in place.matches.items()]
+        length, volume = max(longer, key=itemgetter(0), default=(0, None))
+        of, match = place.own, here
+        if volume is not None and length > here[1]:
+            of, match = volume.automaton, place.matches[volume]
+            self.archive.use(volume)
+        if match[1] < o.shortest:
             return _NOTHING
-        of, match = (text.own, here) if latest else (self.corpus, there)
+        latest = of is place.own
         copied, parents, chances, _ = of.chain(match, min(budget, o.width), latest)
         return Draft(copied, parents, None, chances, "sam-decoding")
 

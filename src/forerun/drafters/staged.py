@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from forerun.drafters.contract import Drafter
+from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.member import check_branching
 from forerun.reader import second_model
-from forerun.recall import Recall
 from forerun.sampling import Path, path_to
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup, Work

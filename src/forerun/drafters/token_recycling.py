@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.drafters.contract import SoloDrafter
-from forerun.pool import Pool
-from forerun.top import likeliest
+from forerun.drafting.pool import Pool
+from forerun.drafting.top import likeliest
+from forerun.host import fetch
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 HIT, FALL = 0.6, 1.2
 SPARE = 4  # times as many places as nodes, for where candidates are missing
 
+_NOTHING = Draft()
 Matrix = npt.NDArray[np.int32]  # [vocab, width], the likeliest first; token + 1, so that untouched memory says none
 
 
@@ -33,12 +35,13 @@ class TokenRecyclingDrafter(SoloDrafter):
         keys=("token-recycling",),
         paper="2408.08696",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
-        evidence="docs/results/README.md#drafts",
+        learns=True,
+        evidence="docs/results/README.md#recycling-80",
     )
 
     @dataclass(frozen=True)
     class Options:
-        """`nodes` of a draft, `width` candidates per token; `shared`: one matrix for all requests that are greedy."""
+        """`nodes` of a draft, `width` candidates per token; `shared`: one matrix for a scope."""
 
         nodes: int = 80
         width: int = 8
@@ -60,6 +63,8 @@ class TokenRecyclingDrafter(SoloDrafter):
         matrix, most = context.state, min(budget, self.nodes)
         tokens, parents = list[int](), list[int]()
         rows, nodes = [matrix[context.tokens[-1]].tolist()], [-1]  # by place, the root first
+        if not rows[0][0]:
+            return _NOTHING
         for place, rank in self.places:
             if len(tokens) == most:
                 break
@@ -79,7 +84,7 @@ class TokenRecyclingDrafter(SoloDrafter):
             if outcome.work.logits:
                 read = [outcome.work.tokens[row] for row in outcome.work.logits]
                 _, best = likeliest(outcome.output.logits, self.width)
-                context.state[read] = best.cpu().numpy() + 1  # of a token that was read twice, the last
+                context.state[read] = fetch(best) + 1  # of a token that was read twice, the last
 
 
 def template(count: int, width: int) -> list[tuple[int, int]]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from forerun.ahead import filler, speakers
 from forerun.drafters.contract import SoloDrafter
+from forerun.drafting.ahead import filler, speakers
+from forerun.drafting.purse import Purse
+from forerun.drafting.trie import Trie
 from forerun.errors import ConfigError
-from forerun.purse import Purse
-from forerun.trie import Trie
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
 _NOTHING = Draft()

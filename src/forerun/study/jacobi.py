@@ -16,10 +16,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from forerun.ahead import filler
 from forerun.bench import machine
 from forerun.bench.report import as_json
 from forerun.bench.workloads import OWN, encode, load
+from forerun.drafting.ahead import filler
 from forerun.files import write_whole
 from forerun.models.contract import Model
 from forerun.models.load import folder_of, load_model

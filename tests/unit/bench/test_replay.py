@@ -20,16 +20,24 @@ from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
 from forerun.types import Draft, Outcome, Sampling
 
-SPELLED = ("none", "ngram:min_match=1", "aggressive:match=1", "copyspec:gamma=1", "hierarchy-drafting:match=1")
+TOKENIZER = Tokenizer.from_folder("toy:0:5")
+SPELLED = (
+    "none",
+    "ngram:min_match=1",
+    "aggressive:match=1",
+    "copyspec:gamma=1",
+    *("hierarchy-drafting:match=1,shared=false", "several:of=[(ngram:min_match=1),(copyspec:gamma=1)]"),
+)
 
 
 @pytest.mark.parametrize("spelled", SPELLED)
 def test_a_replay_counts_what_the_engine_does(spelled):
     model, prompt = ToyModel(5, 3), (0, 1, 2, 0, 1, 3)
     rig = Toy(drafter=spelled, model=model, planner="fixed:nodes=4").build()
-    (text,) = rig.write([Ask(prompt, Sampling(temperature=0, max_tokens=40))])
-    stats = rig.said[0][-1].stats
-    tally = replay.replay(replay.open_drafter(spelled, 5), 0, Record("x", prompt, text.tokens), 4, 5)
+    number = rig.add(Ask(prompt, Sampling(temperature=0, max_tokens=40)))
+    rig.finish()
+    text, stats = rig.text(number), rig.said[number][-1].stats
+    tally = replay.replay(replay.open_drafter(spelled, 5, TOKENIZER), 0, Record("x", prompt, text.tokens), 4, 5)
     assert (tally.tokens, tally.steps, tally.nodes) == (40, stats.steps, stats.drafted)
     assert tally.accepted == 40 - tally.steps
 
@@ -66,9 +74,9 @@ def test_a_drafter_sees_its_path_and_the_token_after_it():
 
 def test_what_looks_at_logits_is_refused():
     with pytest.raises(ConfigError, match="'token-recycling' looks at the target's logits, which a replay does not"):
-        replay.open_drafter("token-recycling", 10)
+        replay.open_drafter("token-recycling", 10, TOKENIZER)
     with pytest.raises(ConfigError, match="'lookahead' looks at the target's logits"):
-        replay.open_drafter("several:of=[ngram,lookahead]", 10)
+        replay.open_drafter("several:of=[ngram,lookahead]", 10, TOKENIZER)
 
 
 def files(tmp_path):
@@ -151,7 +159,8 @@ def test_tasks_are_what_they_say(tmp_path):
         "grammar": 2,
         "extract": 2,
         "prose": 2,
-        "repeated": 200,
+        "repeated-first": 20,
+        "repeated": 180,
     }
     for record in by_category["code-edit"]:
         old, new = (bytes(tokens).decode().splitlines() for tokens in (record.prediction, record.output))
@@ -161,7 +170,7 @@ def test_tasks_are_what_they_say(tmp_path):
     for record in by_category["grammar"]:
         assert record.prediction != record.output
         assert bytes(record.prediction) in bytes(record.prompt)
-    assert {r.category for r in tasks.load(Letters("a"), 1, None)} == {"code-edit", "repeated"}
+    assert {r.category for r in tasks.load(Letters("a"), 1, None)} == {"code-edit", "repeated-first", "repeated"}
 
 
 def test_the_benchmark_counts_against_one_drafter(data, last_line):
@@ -172,7 +181,7 @@ def test_the_benchmark_counts_against_one_drafter(data, last_line):
     cases = {(c["drafter"], c["how"], c["category"]): c for c in found["cases"]}
     assert {key[0] for key in cases if key[1] == "target"} == {"plain", "none", "token-recycling", "copyspec:gamma=2"}
     assert {key[0] for key in cases if key[1] == "replay"} == {"none", "copyspec:gamma=2"}
-    assert {key[2] for key in cases if key[1] == "replay"} == {"code-edit", "repeated"}
+    assert {key[2] for key in cases if key[1] == "replay"} == {"code-edit", "repeated-first", "repeated"}
     assert all(case["over"] == pytest.approx(case["tokens_per_step"]) for case in cases.values())
     assert any("looks at the target's logits" in note for note in found["notes"])
     assert any("neither grammar" in note for note in found["notes"])
@@ -183,6 +192,20 @@ def test_the_benchmark_counts_against_one_drafter(data, last_line):
 
 def test_a_record_keeps_its_prediction():
     record = Record("x", (1, 2), (3, 4, 5, 6), (3, 4, 5, 6))
-    drafter = replay.open_drafter("prediction", 10)
+    drafter = replay.open_drafter("prediction", 10, TOKENIZER)
     assert replay.replay(drafter, 0, record, 8, 10).steps == 1
     assert replay.replay(drafter, 0, replace(record, prediction=()), 8, 10).steps == 4
+
+
+@pytest.mark.parametrize("spelled", ["sam-decoding", "suffix-decoding"])
+def test_what_was_answered_before_is_drafted_better_and_better(spelled):
+    tokenizer = Tokenizer.from_folder("reference")
+    drafter = replay.open_drafter(spelled, tokenizer.vocab_size, tokenizer)
+    first, more = Tally(), Tally()
+    repeated = [record for record in tasks.load(tokenizer, 0, None) if record.category.startswith("repeated")]
+    for number, record in enumerate(repeated[:60]):
+        found = replay.replay(drafter, number, record, 16, tokenizer.vocab_size)
+        (first if record.category == "repeated-first" else more).add(found)
+    steps = [part.figures()["tokens_per_step"] for part in (first, more)]
+    assert steps[0] > 2
+    assert steps[1] > 1.1 * steps[0]

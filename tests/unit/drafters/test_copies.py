@@ -93,10 +93,11 @@ def test_databases_are_asked_in_order_until_the_draft_is_full(tmp_path):
     assert draft.parents == (-1, 0, -1, 2, -1, 4)
     assert [draft.source_of(node).partition(":")[2] for node in (0, 2, 4)] == ["context", "model", "statistics"]
     assert proposed(drafter, context, budget=3) == (60, 61, 50)
-    alone = begun(drafter, (a, 60, 61, a), Sampling(temperature=1))
-    assert proposed(drafter, alone) == (60, 61, b, a)  # a sampled text may not depend on what others wrote
     with pytest.raises(ConfigError, match="no corpus 'nowhere'"):
         opened("hierarchy-drafting:corpus=nowhere")
+    corpus.write_text("\n")
+    with pytest.raises(ConfigError, match=r"corpus '.*corpus\.txt' holds no text; give one that does, or leave it out"):
+        opened(f"hierarchy-drafting:corpus={corpus}")
 
 
 def test_common_beginnings_of_continuations_are_one_node():
@@ -179,12 +180,12 @@ def test_token_recycling_drafts_the_candidates_of_every_node_that_was_read():
     assert proposed(drafter, context, (77,)) == ()
 
 
-def test_token_recycling_shares_its_matrix_among_greedy_requests_only():
+def test_token_recycling_shares_its_matrix_unless_told_otherwise():
     drafter = opened("token-recycling:nodes=2,width=1")
     teacher = begun(drafter, (1,))
     drafter.observe([teacher], [judged(teacher, Draft(), rows((5,)), (), 5)])
     assert proposed(drafter, begun(drafter, (1,))) == (5,)
-    assert proposed(drafter, begun(drafter, (1,), Sampling(temperature=1))) == ()
+    assert proposed(drafter, begun(drafter, (1,), Sampling(temperature=1))) == (5,)
     alone = opened("token-recycling:nodes=2,width=1,shared=false")
     teacher = begun(alone, (1,))
     alone.observe([teacher], [judged(teacher, Draft(), rows((5,)), (), 5)])

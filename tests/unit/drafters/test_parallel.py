@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.ahead import Window
 from forerun.build import setup_for
 from forerun.config import Config, choose
 from forerun.drafters import DRAFTERS
 from forerun.drafters.lookahead import _Pool
 from forerun.drafters.tr_jacobi_msn import template
+from forerun.drafting.ahead import Window
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from forerun import tokenfile
 from forerun.build import setup_for
 from forerun.cli import program
 from forerun.config import Config
-from forerun.corpus import KIND
 from forerun.datastore import make
 from forerun.drafters.rest import RestDrafter
 from forerun.errors import ConfigError, ForerunError
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import toy_by_name
 from forerun.rng import CounterRng
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND
 from forerun.types import Context, Sampling
 
 NAME = "toy:0:6"

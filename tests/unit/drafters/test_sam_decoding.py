@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun import tokenfile
 from forerun.build import setup_for
 from forerun.config import Config
-from forerun.corpus import KIND
 from forerun.drafters.sam_decoding import SamDecodingDrafter
 from forerun.errors import ConfigError
 from forerun.kernels.suffixes import END, build
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng
+from forerun.stores import tokenfile
+from forerun.stores.corpus import KIND
 from forerun.types import Context, Sampling
 
 SETUP = replace(setup_for(Config(), ToyModel(3, 0)), vocab=50)
@@ -28,8 +28,8 @@ def corpus(tmp_path):
     return str(tmp_path / "corpus")
 
 
-def asked(drafter, tokens):
-    context = Context(0, list(tokens), len(tokens), Sampling(), CounterRng(0))
+def asked(drafter, tokens, scope=""):
+    context = Context(0, list(tokens), len(tokens), Sampling(), CounterRng(0), scope=scope)
     return replace(context, state=drafter.start(context))
 
 
@@ -51,6 +51,33 @@ def test_the_corpus_is_preferred_where_it_matches_by_more(corpus):
     for bias, tokens in ((1, (14, 15)), (2, (1, 9))):
         drafter = SamDecodingDrafter(SamDecodingDrafter.Options(corpus=corpus, bias=bias, width=2), SETUP)
         assert drafter.propose([asked(drafter, text)], [8])[0].tokens == tokens
+
+
+def write(drafter, prompt, output, scope=""):
+    """A whole request."""
+    context = asked(drafter, prompt, scope)
+    context.tokens.extend(output)
+    drafter.stop(context)
+
+
+def test_an_earlier_output_of_the_scope_is_continued():
+    drafter = SamDecodingDrafter(SamDecodingDrafter.Options(width=3), SETUP)
+    write(drafter, [1, 2, 3], range(10, 30), "a")
+    assert drafter.propose([asked(drafter, [9, 1, 2, 3], "a")], [8])[0].tokens == (10, 11, 12)
+    for scope in ("", "b"):
+        assert len(drafter.propose([asked(drafter, [9, 1, 2, 3], scope)], [8])[0]) == 0
+
+
+def test_the_own_text_is_preferred_to_earlier_outputs_unless_these_match_by_more():
+    drafter = SamDecodingDrafter(SamDecodingDrafter.Options(width=1), SETUP)
+    write(drafter, [10, 11, 12, 13], [30])
+    for text, tokens in (([12, 13, 9, 10, 11, 12, 13], (30,)), ([12, 13, 9, 8, 12, 13], (9,))):
+        assert drafter.propose([asked(drafter, text)], [8])[0].tokens == tokens
+
+
+def test_too_little_room_is_refused():
+    with pytest.raises(ConfigError, match="drafter 'sam-decoding' has room=1; give at least"):
+        SamDecodingDrafter.Options(room=1)
 
 
 def test_documents_stand_alone(corpus):

@@ -7,11 +7,12 @@ import pytest
 
 from forerun.build import setup_for
 from forerun.config import Config
-from forerun.drafters.suffix_decoding import PARTS, SuffixDecodingDrafter
+from forerun.drafters.suffix_decoding import SuffixDecodingDrafter
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng
-from forerun.shelf import Shelf
+from forerun.stores.archive import PARTS
+from forerun.stores.shelf import Shelf
 from forerun.types import Context, Sampling
 
 SETUP = setup_for(Config(), ToyModel(50, 0))

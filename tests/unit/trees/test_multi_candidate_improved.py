@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
-from forerun.recall import Recall
 from forerun.rng import CounterRng
 from forerun.testing import Ask, Toy, laws
 from forerun.types import Context, Draft, Outcome, Output, Sampling, Verdict, Work

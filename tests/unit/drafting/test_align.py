@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.align import Follower, Source
+from forerun.drafting.align import Follower, Source
 
 SOURCE = tuple(range(10, 30))
 

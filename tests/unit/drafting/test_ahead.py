@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.ahead import Window, filler, speakers
+from forerun.drafting.ahead import Window, filler, speakers
 from forerun.rng import CounterRng
 from forerun.testing.exhaustive import ExhaustiveRng
 from forerun.types import Context, Dist, Draft, Outcome, Output, Sampling, Verdict, Work

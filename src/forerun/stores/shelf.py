@@ -16,9 +16,9 @@ from time import monotonic
 
 import numpy as np
 
-from forerun import tokenfile
 from forerun.errors import ConfigError
-from forerun.tokenfile import Tokens
+from forerun.stores import tokenfile
+from forerun.stores.tokenfile import Tokens
 
 Texts = Mapping[str, Sequence[Tokens]]  # scope -> sequences, the oldest first
 
@@ -37,7 +37,10 @@ class Shelf:
         self._saved, self._turn = monotonic(), threading.Lock()
 
     def open(self, room: int) -> Texts:
-        """Take the folder, and what it holds; ConfigError where another engine has it or the file is unfit."""
+        """Take the folder, and what it holds; ConfigError where somebody else has it or the file is unfit."""
+        if self.opened:
+            message = f"draft_store {str(self.folder)!r} is kept by another drafter of this engine"
+            raise ConfigError(f"{message}; hold only one that learns, or leave the store out.")
         free = weakref.finalize(self, os.close, _take(self.folder))
         self.opened, self._mark = True, self._tokenizer()
         try:

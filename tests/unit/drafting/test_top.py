@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from forerun.top import BLOCK, likeliest
+from forerun.drafting.top import BLOCK, likeliest
 
 
 @pytest.mark.parametrize("vocab", [5, 4 * 3 * BLOCK - 1, 4 * 3 * BLOCK, 20 * BLOCK + 7])

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from forerun import shelf as module
 from forerun.errors import ConfigError
-from forerun.shelf import NAME, Shelf
+from forerun.stores import shelf as module
+from forerun.stores.shelf import NAME, Shelf
 
 TEXTS = {"": [np.arange(5, dtype=np.int32)], "b": [np.arange(3, dtype=np.int32), np.array([9], np.int32)]}
 
@@ -56,7 +56,7 @@ def test_two_engines_cannot_have_one_folder(tmp_path):
 def test_another_process_cannot_have_it_either(tmp_path):
     code = f"""
 from pathlib import Path
-from forerun.shelf import Shelf
+from forerun.stores.shelf import Shelf
 from forerun.errors import ConfigError
 try:
     Shelf(Path({str(tmp_path)!r}), lambda: "mine").open(10)
@@ -129,7 +129,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from forerun.shelf import Shelf
+from forerun.stores.shelf import Shelf
 shelf = Shelf(Path(sys.argv[1]), lambda: "mine")
 shelf.open(10**7)
 for turn in range(10**6):

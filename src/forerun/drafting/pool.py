@@ -1,10 +1,7 @@
-"""What a drafter's requests learn together, and which of them may not.
+"""What a drafter's requests learn together: one thing for each scope; nobody's drafts show what another scope wrote.
 
-A sampled text depends on what was drafted for it (the distribution does not), so a request that samples learns alone:
-with the same seed it writes the same, whoever its neighbours are. Greedy texts depend on no draft, and those of one
-scope share; nobody's drafts show what another scope wrote.
-Does not: hold for rules that are not exact, under which greedy texts depend on drafts too; drafters have an option
-for that.
+Does not: keep a sampled text from depending on its neighbours' under a verifier that is not coupled, whose texts depend
+on what is drafted: who has a pool declares that (`Facts.learns`), and has an option against it.
 """
 
 from collections.abc import Callable
@@ -17,7 +14,7 @@ SCOPES = 64  # whose pools are kept; the one that was asked for longest ago goes
 
 
 class Pool(Generic[T]):
-    """One thing for all greedy requests of a scope, and one for each other."""
+    """One thing for all requests of a scope, or one for each request."""
 
     def __init__(self, make: Callable[[], T], *, shared: bool) -> None:
         self._make, self._shared = make, shared
@@ -25,7 +22,7 @@ class Pool(Generic[T]):
 
     def of(self, context: Context) -> T:
         """What this request learns into."""
-        if not (self._shared and context.sampling.greedy):
+        if not self._shared:
             return self._make()
         found = self._held.pop(context.scope, None)
         self._held[context.scope] = found if found is not None else self._make()

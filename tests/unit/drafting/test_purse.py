@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.purse import LOAN, SHARE, Purse
+from forerun.drafting.purse import LOAN, SHARE, Purse
 from forerun.types import Draft, Outcome, Output, Verdict, Work
 
 CHAIN = Draft.chain((1,) * 8)

@@ -5,10 +5,10 @@ import struct
 import numpy as np
 import pytest
 
-from forerun import tokenfile
 from forerun.errors import ConfigError
 from forerun.models.spelling import Speller
 from forerun.models.tokenizer import ToyTokenizer
+from forerun.stores import tokenfile
 
 ARRAYS = [np.arange(100, dtype=np.int32), np.zeros(0, np.int32), np.array([7, -1], np.int32)]
 

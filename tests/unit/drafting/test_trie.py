@@ -1,6 +1,6 @@
 """Chains that begin alike share nodes, and the budget holds."""
 
-from forerun.trie import Trie
+from forerun.drafting.trie import Trie
 
 
 def test_what_begins_alike_is_one_node():

@@ -1,6 +1,6 @@
-"""Greedy requests of a scope learn together; one that samples learns alone."""
+"""Requests of a scope learn together, greedy or not; those of two scopes never."""
 
-from forerun.pool import SCOPES, Pool
+from forerun.drafting.pool import SCOPES, Pool
 from forerun.rng import CounterRng
 from forerun.types import Context, Sampling
 
@@ -9,10 +9,9 @@ def context(temperature, scope=""):
     return Context(0, [0], 1, Sampling(temperature=temperature), CounterRng(0), scope=scope)
 
 
-def test_greedy_requests_share_and_others_do_not():
+def test_requests_of_a_scope_share_whether_they_are_greedy_or_not():
     pool = Pool(dict, shared=True)
-    assert pool.of(context(0.0)) is pool.of(context(0.0))
-    assert len({id(held) for held in [pool.of(context(t)) for t in (0.0, 0.7, 0.7)]}) == 3
+    assert len({id(held) for held in [pool.of(context(t)) for t in (0.0, 0.7, 0.7)]}) == 1
 
 
 def test_nobody_shares_where_that_is_off():

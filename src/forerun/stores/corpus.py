@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from forerun import tokenfile
 from forerun.errors import ConfigError
 from forerun.kernels.suffixes import END, build
-from forerun.tokenfile import Tokens
+from forerun.stores import tokenfile
+from forerun.stores.tokenfile import Tokens
 from forerun.types import Setup
 
 KIND = "datastore"

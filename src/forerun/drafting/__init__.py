@@ -1,0 +1,1 @@
+"""What several drafters share: memories, chains put together, and when to rest."""
