@@ -212,6 +212,20 @@ def planner_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def choice_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per category and drafter."""
+    return [
+        (
+            c["category"],
+            f"`{c['drafter']}`",
+            f"{c['tokens_per_step']:.2f}",
+            interval(c["over_plain"]),
+            f"{interval(c['over_best'])}, `{c['over_best']['drafter']}`",
+        )
+        for c in report["cases"]
+    ]
+
+
 def draft_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per drafter and category, written by the model or replayed."""
     return [
@@ -343,12 +357,14 @@ DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
     *("nodes per step", "drafting, µs per step"),
 )
+CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")
 TABLES = {
     "costs": (COSTS, costs_rows),
     "tune": (TUNE, tune_rows),
     "drafts": (DRAFTS, draft_rows),
     "trees": (TREES, tree_rows),
     "planners": (PLANNERS, planner_rows),
+    "choices": (CHOICES, choice_rows),
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),

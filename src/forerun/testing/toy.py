@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from forerun.build import Choices, assemble, setup_for
 from forerun.caches import CACHES
 from forerun.config import Choice, Config, choose
@@ -305,11 +307,15 @@ class Modelled(Planner):
 
     @dataclass(frozen=True)
     class Options:
-        """The planner, what passes take, and what a level of drafts takes, in seconds."""
+        """The planner, what passes take, and what a level of drafts takes, in seconds.
+
+        `meter`: seconds that drafting has taken since it was asked last, where that is known better.
+        """
 
         inner: Choice
         costs: Costs
         price: float
+        meter: Callable[[], float] | None = None
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, inner = options, options.inner
@@ -328,15 +334,35 @@ class Modelled(Planner):
         self.inner.see(batch, outcomes)
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        costs, drafting = self.options.costs, self.options.price * self.deepest
+        costs, meter = self.options.costs, self.options.meter
+        drafting = meter() if meter is not None else self.options.price * self.deepest
         if batch:
             self.seconds += drafting + costs.of(len(batch) + sum(map(len, drafts)))
         self.inner.observe(batch, drafts, turns, Spent(drafting, costs.of(spent.rows), spent.rows))
 
 
-def modelled(planner: Choice, costs: Costs, price: float) -> Choice:
+def modelled(planner: Choice, costs: Costs, price: float, meter: Callable[[], float] | None = None) -> Choice:
     """The same planner, with times by a table."""
-    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price))
+    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price, meter))
+
+
+class WrongDrafter(SoloDrafter):
+    """A chain of as many tokens as it may, at random: what a drafter costs that is hardly ever right."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """`depth`: tokens at most."""
+
+        depth: int = 8
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.vocab = options, setup.vocab
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        rng = np.random.default_rng((context.id, len(context.tokens)))
+        return Draft.chain(rng.integers(self.vocab, size=min(budget, self.options.depth)).tolist(), "wrong")
 
 
 class PickyPlanner(Planner):
