@@ -1,14 +1,16 @@
-"""`forerun bench choices`: who should draft? Drafters beside each other, by category of prompts and on a mixture.
+"""`forerun bench choices`: who should draft? Drafters beside each other, by category of texts and on a mixture of all.
 
-Counts decide, as in `forerun bench planners`: real models draft and accept, and time is that of a table, so that the
-same command brings the same figures anywhere. A pass of a small model takes `price` passes of the target over one row,
-and asking anybody `LOOKUP`. In the mixture requests of all categories come in a drawn order, through one engine that
-stays; in a category those of that category alone. What a drafter loses is counted against the best of all in hindsight.
-Does not: charge for reading prompts; let several requests run together.
+The target writes each text once, greedily; drafters are then asked along the texts, as in `forerun replay`, and time is
+that of a table, so that the same command brings the same figures anywhere: a pass costs what `forerun bench planners`
+says, a pass of a small model `price` of one over one row, asking anybody `LOOKUP` of it. `copy` is texts that were
+read before, with other tokens here and there. In the mixture texts of all categories come in a drawn order to one
+drafter, which keeps what it learns. The best of all is known in hindsight only.
+Does not: sample; charge for reading prompts; let several requests run together; suit drafters that remember texts, of
+which some come twice.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,32 @@ from rich.progress import track
 from rich.table import Table
 
 from forerun.bench import machine, workloads
+from forerun.bench.drive import generate
 from forerun.bench.measure import CONVENTION
-from forerun.bench.planners import COSTS, MAX_TOKENS, ratio
-from forerun.bench.replay import ALL
+from forerun.bench.planners import COSTS, ratio
+from forerun.bench.replay import ALL, Record, replay
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.bench.trees import Counted, shown
 from forerun.bench.workloads import Item
-from forerun.build import assemble, choose_all, setup_for
+from forerun.build import setup_for
 from forerun.config import choose
 from forerun.drafters import DRAFTERS
-from forerun.engine.stats import RequestStats
+from forerun.drafters.contract import Drafter
+from forerun.errors import ConfigError
 from forerun.llm import LLM
-from forerun.testing.toy import modelled
-from forerun.types import Floats, Runner, Sampling
+from forerun.types import Context, Draft, Floats, Need, Outcome, Runner, Sampling, Setup
 
+NODES = 8  # of a draft, at most
 LOOKUP = 0.003  # of a pass: forty microseconds of Python beside 13 ms
+MAX_TOKENS = 96
+COPY, CHANGED = "copy", 12  # every so manieth token is another one
 USUAL = (
+    "none",
     "ngram",
     "draft-model:depth=4",
-    "several:of=[ngram,(draft-model:depth=4)]",
     "bandit:of=[ngram,(draft-model:depth=4)],prices=[0.003,0.2]",
 )
-COPY = "copy"  # prompts that have begun to repeat themselves
+_UNKNOWN = frozenset({Need.LOGITS, Need.HIDDEN_STATES})
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Order:
     drafters: Sequence[str] = USUAL
     categories: Sequence[str] = workloads.OWN
     prompts: int = 8  # per category
-    repeats: int = 5  # orders of the requests
+    repeats: int = 10  # orders of the texts
     price: float = 0.05
     data: Path | None = None
 
@@ -57,110 +63,122 @@ class Order:
 def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
     """The whole benchmark; `config` and `sampling` are the keywords that were given."""
     for drafter in order.drafters:
-        choose(DRAFTERS, drafter)  # what is spelled wrong is refused before anything is measured
-    own = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "seed": 0, "ignore_eos": True}
-    drawn, keywords = Sampling(**{**own, **sampling}), {"planner": "fixed:nodes=8", **config, "max_requests": 1}
+        unknown = sorted(choose(DRAFTERS, drafter).member.facts.needs & _UNKNOWN)
+        if unknown:
+            message = f"drafter {drafter!r} looks at the target's {' and '.join(unknown)}, which texts do not hold"
+            raise ConfigError(f"{message}; measure it with forerun bench.")
+    drawn = Sampling(**{"max_tokens": MAX_TOKENS, "seed": 0, "ignore_eos": True, **sampling, "temperature": 0.0})
     prompts = workloads.load(order.categories, order.prompts, order.data)
-    plain, notes = open_plain(keywords)
-    load = workloads.encode(prompts, plain.tokenizer, plain.engine.limits.context_length // 2 - (drawn.max_tokens or 1))
-    keywords = {name: value for name, value in keywords.items() if name not in ("model", "drafter")}
-    trial = Trial(plain, order, (*load.items, *copying(load.items)), drawn, keywords)
+    plain, notes = open_plain({**config, "max_requests": 1})
+    room = plain.engine.limits.context_length // 2 - (drawn.max_tokens or 1)
+    load = workloads.encode(prompts, plain.tokenizer, room)
+    records = [written(plain, item, drawn) for item in load.items]
+    race = Race(plain, order, (*records, *copies(records)))
     return {
-        "title": f"Who drafts, temperature {drawn.temperature:g}",
+        "title": "Who drafts, along greedy texts",
         "benchmark": "choices",
         "machine": machine.facts(plain.model.info),
         **machine.circumstances(),
         "model": model_facts(plain, None),
         "settings": {
-            "planner": keywords["planner"],
+            "nodes": NODES,
             "price": order.price,
             "lookup": LOOKUP,
             "costs": dict(zip(COSTS.rows, COSTS.seconds, strict=True)),
-            "prompts": len(trial.items),
+            "texts": len(race.records),
             "repeats": order.repeats,
-            "sampling": asdict(drawn),
         },
         "convention": CONVENTION,
-        "cases": list(trial.cases()),
+        "cases": list(race.cases()),
         "notes": [*notes, *load.notes],
     }
 
 
-def copying(items: Sequence[Item]) -> Iterator[Item]:
-    """The prompts once more, each twice in a row but for its last third."""
-    for number, item in enumerate(items[::3], 1):
-        yield Item(COPY, number, (*item.tokens, *item.tokens[: 2 * len(item.tokens) // 3]))
+def written(plain: LLM, item: Item, sampling: Sampling) -> Record:
+    """What the target makes of a prompt."""
+    return Record(item.category, item.tokens, tuple(generate(plain, [item.tokens], [sampling]).texts[0]))
+
+
+def copies(records: Sequence[Record]) -> Iterator[Record]:
+    """Every third text once more behind itself, with some tokens of the next text in it."""
+    for record, other in zip(records[::3], records[1::3], strict=False):
+        changed = [o if at % CHANGED == 0 else t for at, (t, o) in enumerate(zip(record.output, other.output))]  # noqa: B905 - the shorter ends it
+        yield Record(COPY, record.prompt + record.output, tuple(changed))
+
+
+class Metered(Drafter):
+    """Wraps a drafter and counts what its steps take, by the table."""
+
+    def __init__(self, inner: Drafter, small: Sequence[Counted], price: float) -> None:
+        self.inner, self.facts, self.small, self.price = inner, inner.facts, small, price
+        self.seconds = 0.0
+
+    def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
+        return self.inner.start(context)
+
+    def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        before = sum(one.passes for one in self.small)
+        drafts = self.inner.propose(batch, budgets)
+        passes = sum(one.passes for one in self.small) - before
+        self.seconds += (LOOKUP + self.price * passes) * COSTS.of(1)
+        return drafts
+
+    def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        self.seconds += sum(COSTS.of(1 + len(outcome.draft or ())) for outcome in outcomes)
+        self.inner.observe(batch, outcomes)
+
+    def stop(self, context: Context) -> None:
+        self.inner.stop(context)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """Drafters that serve the same lines of requests."""
+class Race:
+    """Drafters that are asked along the same texts."""
 
     plain: LLM
     order: Order
-    items: Sequence[Item]
-    sampling: Sampling
-    keywords: dict[str, Any]
+    records: Sequence[Record]
 
     def cases(self) -> Iterator[dict[str, Any]]:
-        """One per drafter and category, and on the mixture of all."""
-        for category in (*dict.fromkeys(item.category for item in self.items), ALL):
+        """One per category and drafter, and on the mixture."""
+        for category in (*dict.fromkeys(record.category for record in self.records), ALL):
             lines = [self.line(category, repeat) for repeat in range(self.order.repeats)]
             bar = track(self.order.drafters, category, console=Console(stderr=True))
-            counts = {drafter: [self.count(drafter, line) for line in lines] for drafter in bar}
-            rates = {drafter: np.array([rate for rate, _ in found]) for drafter, found in counts.items()}
-            yield from self._compared(category, counts, rates)
+            found = {drafter: np.array([self.along(drafter, line) for line in lines]) for drafter in bar}
+            best = max(found, key=lambda drafter: float(found[drafter][:, 0].mean()))
+            for drafter, figures in found.items():
+                yield {
+                    "category": category,
+                    "drafter": drafter,
+                    "tokens_per_step": float(figures[:, 1].mean()),
+                    "rates": figures[:, 0].tolist(),
+                    "over_plain": ratio(figures[:, 0], np.full(len(lines), 1 / COSTS.of(1))),
+                    "over_best": {"drafter": best, **ratio(figures[:, 0], found[best][:, 0])},
+                }
 
-    def _compared(self, category: str, counts: dict[str, Any], rates: dict[str, Floats]) -> Iterator[dict[str, Any]]:
-        plain = 1 / COSTS.of(1)
-        best = max(rates, key=lambda drafter: float(rates[drafter].mean()))
-        for drafter, found in counts.items():
-            stats = RequestStats()
-            for _, one in found:
-                stats.add(one)
-            yield {
-                "category": category,
-                "drafter": drafter,
-                "tokens_per_step": stats.tokens_per_step,
-                "rates": rates[drafter].tolist(),
-                "over_plain": ratio(rates[drafter], np.full(len(found), plain)),
-                "over_best": {"drafter": best, **ratio(rates[drafter], rates[best])},
-                "sources": dict(stats.sources),
-            }
+    def line(self, category: str, repeat: int) -> list[Record]:
+        """Texts of a category, or of all, drawn with replacement, so that repeats tell how texts differ."""
+        own = [record for record in self.records if category in (record.category, ALL)]
+        return [own[at] for at in np.random.default_rng(repeat).integers(len(own), size=len(own)).tolist()]
 
-    def line(self, category: str, repeat: int) -> list[tuple[Item, Sampling]]:
-        """Requests of a category, or of all, in a drawn order, each with a seed."""
-        items = [item for item in self.items if category in (item.category, ALL)]
-        order, first = np.random.default_rng(repeat).permutation(len(items)), (self.sampling.seed or 0) + 1000 * repeat
-        return [(items[at], replace(self.sampling, seed=first + i)) for i, at in enumerate(order.tolist())]
+    def along(self, spelled: str, line: Sequence[Record]) -> Floats:
+        """Tokens per second and per step of a drafter that is new when the line begins."""
+        drafter, tokens, steps = self.opened(spelled), 0, 0
+        for number, record in enumerate(line):
+            tally = replay(drafter, number, record, NODES, self.plain.model.info.vocab_size)
+            tokens, steps = tokens + tally.tokens, steps + tally.steps
+        return np.array([tokens / drafter.seconds, tokens / steps])
 
-    def count(self, drafter: str, line: Sequence[tuple[Item, Sampling]]) -> tuple[float, RequestStats]:
-        """Serve a line, one request at a time: tokens per second by the table, and what was counted."""
-        llm = LLM(self.plain.model, self.plain.tokenizer, **self.keywords, drafter=drafter)
-        choices, setup = choose_all(llm.config, {}, None), setup_for(llm.config, llm.model, llm.tokenizer)
-        small, price = list[Counted](), self.order.price * COSTS.of(1)
+    def opened(self, spelled: str) -> Metered:
+        """A drafter whose small models count their passes."""
+        setup, small = setup_for(self.plain.config, self.plain.model, self.plain.tokenizer), list[Counted]()
 
         def open_model(folder: str, cache: str, dtype: str) -> Runner:
             small.append(Counted(setup.open_model(folder, cache, dtype)))
             return small[-1]
 
-        def meter() -> float:
-            seconds = LOOKUP * COSTS.of(1) + price * sum(one.passes for one in small)
-            for one in small:
-                one.passes = 0
-            return seconds
-
-        told = replace(choices, planner=modelled(choices.planner, COSTS, 0.0, meter))
-        watched = replace(setup, open_model=open_model)
-        llm.engine = assemble(told, llm.config, llm.model, watched, llm.tokenizer.decode)
-        stats, clock = RequestStats(), llm.engine.members.planner
-        for item, sampling in line:
-            llm.engine.add(item.tokens, sampling)
-            while llm.engine.busy:
-                for event in llm.engine.step():
-                    if event.stats is not None:
-                        stats.add(event.stats)
-        return stats.tokens / clock.seconds, stats  # type: ignore[attr-defined]
+        watched: Setup = replace(setup, open_model=open_model)
+        return Metered(setup.open_drafter(spelled, watched), small, self.order.price)
 
 
 def show(report: dict[str, Any]) -> None:

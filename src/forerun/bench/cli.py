@@ -232,7 +232,7 @@ def planners(**values: Any) -> None:  # noqa: ANN401
     "--price", type=click.FloatRange(0), default=0.05, show_default=True, help="A small model's pass, in target's."
 )
 @click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Per category.")
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Orders of the requests.")
+@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="Orders of the texts.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @config_options

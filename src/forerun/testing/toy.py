@@ -307,15 +307,11 @@ class Modelled(Planner):
 
     @dataclass(frozen=True)
     class Options:
-        """The planner, what passes take, and what a level of drafts takes, in seconds.
-
-        `meter`: seconds that drafting has taken since it was asked last, where that is known better.
-        """
+        """The planner, what passes take, and what a level of drafts takes, in seconds."""
 
         inner: Choice
         costs: Costs
         price: float
-        meter: Callable[[], float] | None = None
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, inner = options, options.inner
@@ -334,16 +330,15 @@ class Modelled(Planner):
         self.inner.see(batch, outcomes)
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        costs, meter = self.options.costs, self.options.meter
-        drafting = meter() if meter is not None else self.options.price * self.deepest
+        costs, drafting = self.options.costs, self.options.price * self.deepest
         if batch:
             self.seconds += drafting + costs.of(len(batch) + sum(map(len, drafts)))
         self.inner.observe(batch, drafts, turns, Spent(drafting, costs.of(spent.rows), spent.rows))
 
 
-def modelled(planner: Choice, costs: Costs, price: float, meter: Callable[[], float] | None = None) -> Choice:
+def modelled(planner: Choice, costs: Costs, price: float) -> Choice:
     """The same planner, with times by a table."""
-    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price, meter))
+    return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price))
 
 
 class WrongDrafter(SoloDrafter):
