@@ -187,7 +187,9 @@ def _lately(before: float, now: float) -> float:
 class BanditDrafter(Drafter):
     """Holds other drafters and asks them one by one."""
 
-    facts = Facts(paper="2505.15141", draws=True, learns=True, evidence="docs/results/README.md#choices")
+    facts = Facts(
+        paper="2505.15141", draws=True, clocked=True, learns=True, evidence="docs/results/README.md#choices"
+    )
 
     @dataclass(frozen=True)
     class Options:

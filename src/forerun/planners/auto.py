@@ -30,7 +30,7 @@ DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper 
 YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every few steps only, for the time it takes
 PATIENCE = 8  # steps between trials of a request
 TRIED = 2  # nodes more, in a trial
-VAIN, LOAN = 0.005, 1.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
+VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
 
 
@@ -160,7 +160,7 @@ class Drafting:
 class AutoPlanner(Planner):
     """The budget with the highest expected tokens per second; none where plain decoding is faster."""
 
-    facts = Facts(evidence="docs/results/README.md#planner-auto")
+    facts = Facts(clocked=True, evidence="docs/results/README.md#planner-auto")
 
     @dataclass(frozen=True)
     class Options:
@@ -222,10 +222,10 @@ class AutoPlanner(Planner):
         return shares
 
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
-        """Nodes in falling order of what they are worth, as far as tokens per second rise; few, before that is known."""
+        """Nodes in falling order of what they are worth, as far as tokens per second rise; one each, at first."""
         most = self.options.most
         if not self.drafting.known:
-            return [min(TRIED, most, room // len(batch))] * len(batch)
+            return [min(1, room // len(batch))] * len(batch)
         general = self.everybody.hoped()
         worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
         worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
