@@ -63,9 +63,9 @@ class AdaEaglePlanner(SoloPlanner):
         most: int = 16
 
         def __post_init__(self) -> None:
-            if self.most < 1:
-                message = f"planner 'adaeagle': most is {self.most}"
-                raise ConfigError(f"{message}; give at least 1, or planner='fixed:nodes=0'.")
+            if self.most < 1 or not self.more >= 0:
+                message = f"planner 'adaeagle': most is {self.most} and more is {self.more}"
+                raise ConfigError(f"{message}; give a most of 1 or more, and a more of 0 or more.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.predictor = options, load(options.file)
