@@ -145,7 +145,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
     limits, caveats = Limits(*sizes, model.info.eos), (caveat(choices), seed_caveat(choices))
-    return Engine(runner, members, limits, decode, stats, *caveats)
+    return Engine(runner, members, limits, decode, stats, caveats)
 
 
 def load_target(config: Config) -> Model:

@@ -117,8 +117,8 @@ class LLM:
 
         The samples of a prompt are independent; at temperature 0 they are the same. Sample 0 is what n=1 gives for
         the seed, the others have seeds made from it, and `Sampling(seed=result.seed)` gives any of them again alone
-        (where neighbours may cut a draft short for want of room, the verifier `match` still does; else `seed_caveat` says
-        why not).
+        (where neighbours may cut a draft short for want of room, the verifier `match` still does; where drafts go by
+        measured times or by earlier requests, `seed_caveat` says so).
         `prediction` is what the outputs are expected to be; drafters that follow it save steps where it comes true.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:

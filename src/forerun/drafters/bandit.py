@@ -101,7 +101,8 @@ class _Request:
         self.turn, self.draft, self.by, self.tried = self.turn + 1, _NOTHING, -1, -1
         pairs = zip(self.arms, self.scope.tallies, strict=True)
         known = [arm.tally.opinion(general.opinion((1.0, HOPE))) for arm, general in pairs]
-        self.rate = max(1.0, *((1 + c * tokens) / (1 + price) for (c, tokens), price in zip(known, prices, strict=True)))
+        rates = [(1 + chance * tokens) / (1 + price) for (chance, tokens), price in zip(known, prices, strict=True)]
+        self.rate = max(1.0, *rates)
         worth = [tokens - self.rate * price / chance for (chance, tokens), price in zip(known, prices, strict=True)]
         order = sorted((one for one, value in enumerate(worth) if value > 0), key=lambda one: -worth[one])
         self.hoped = known[order[0]][0] * known[order[0]][1] if order else 0.0
@@ -187,9 +188,7 @@ def _lately(before: float, now: float) -> float:
 class BanditDrafter(Drafter):
     """Holds other drafters and asks them one by one."""
 
-    facts = Facts(
-        paper="2505.15141", draws=True, clocked=True, learns=True, evidence="docs/results/README.md#choices"
-    )
+    facts = Facts(paper="2505.15141", draws=True, clocked=True, learns=True, evidence="docs/results/README.md#choices")
 
     @dataclass(frozen=True)
     class Options:

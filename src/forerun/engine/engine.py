@@ -58,12 +58,11 @@ class Engine:
         limits: Limits,
         decode: Callable[[Sequence[int]], str],
         stats: EngineStats | None = None,
-        caveat: str | None = None,
-        seed_caveat: str | None = None,
+        caveats: tuple[str | None, str | None] = (None, None),
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
-        self.caveat = caveat  # how its texts differ from the model's own distribution, in a sentence
-        self.seed_caveat = seed_caveat  # why a seed need not bring its sampled text again
+        # In a sentence each: how texts are not the model's own, and why a seed need not bring its text again.
+        self.caveat, self.seed_caveat = caveats
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()

@@ -202,7 +202,8 @@ class AutoPlanner(Planner):
         if not self.close:
             return list(self.shares[2])
         if not same or self.steps % APART == 0:
-            self.shares = ids, room, self._best(batch, room) if self.vain <= LOAN + VAIN * self.steps else [0] * len(batch)
+            solvent = self.vain <= LOAN + VAIN * self.steps
+            self.shares = ids, room, self._best(batch, room) if solvent else [0] * len(batch)
             self.young = any(self.requests.of(context).drafts < YOUNG for context in batch)
         shares = self.shares[2]
         if self.trust and self.vain <= VAIN * self.steps:

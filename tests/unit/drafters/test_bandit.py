@@ -1,4 +1,4 @@
-"""A bandit over drafters on scripted ones: it finds the best, notices when another becomes it, and bounds its trials."""
+"""A bandit over drafters on scripted ones: it finds the best, and notices when another becomes it."""
 
 from dataclasses import dataclass, replace
 
