@@ -112,7 +112,7 @@ def cases(order: Order, work: str, match: Match) -> Iterator[dict[str, Any]]:
 def show(report: dict[str, Any]) -> None:
     """The table."""
     table = Table(title=report["title"], title_justify="left")
-    for name in ("work", "batch", "price", "planner", "nodes/step", "accepted", "over plain"):
+    for name in ("work", "batch", "price", "planner", "nodes/step", "accepted", "over plain decoding"):
         table.add_column(name, justify="left" if name in ("work", "planner") else "right")
     for case in report["cases"]:
         names = case["work"], str(case["batch"]), f"{case['price']:g}", case["planner"]
