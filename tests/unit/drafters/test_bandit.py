@@ -123,6 +123,13 @@ def test_trials_cost_a_hundredth(draws):
     assert scene.made[0].asked > 10
 
 
+def test_a_text_says_nothing_of_drawn_tokens():
+    scene = Scene((3, 3), (0.0, 0.0), draws=(1,))
+    scene.play(20)
+    assert scene.made[1].asked == 1  # to verify another one is not paid for yet
+    assert scene.context.state.arms[1].tally.asked == 0
+
+
 def test_a_new_request_begins_with_what_its_scope_knows():
     scene = Scene((0, 4), (0.1, 0.1))
     scene.play(50)
