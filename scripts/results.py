@@ -212,6 +212,36 @@ def planner_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def choice_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per category and drafter."""
+    return [
+        (
+            c["category"],
+            f"`{c['drafter']}`",
+            f"{c['tokens_per_step']:.2f}",
+            interval(c["over_plain"]),
+            f"{interval(c['over_best'])}, `{c['over_best']['drafter']}`",
+        )
+        for c in report["cases"]
+    ]
+
+
+def harm_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per kind of work, size of the batch, price and planner."""
+    return [
+        (
+            c["work"],
+            str(c["batch"]),
+            f"{c['price']:g}",
+            f"`{c['planner']}`",
+            f"{c['nodes_per_step']:.2f}",
+            f"{c['accepted']:.0%}",
+            "{value:.3f} ({low:.3f} to {high:.3f})".format(**c["over_plain"]),
+        )
+        for c in report["cases"]
+    ]
+
+
 def draft_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per drafter and category, written by the model or replayed."""
     return [
@@ -358,12 +388,16 @@ DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
     *("nodes per step", "drafting, µs per step"),
 )
+HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
+CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")
 TABLES = {
     "costs": (COSTS, costs_rows),
     "tune": (TUNE, tune_rows),
     "drafts": (DRAFTS, draft_rows),
     "trees": (TREES, tree_rows),
     "planners": (PLANNERS, planner_rows),
+    "choices": (CHOICES, choice_rows),
+    "harm": (HARM, harm_rows),
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),

@@ -78,6 +78,19 @@ def caveat(choices: Choices) -> str | None:
     return f"{said}; leave {' and '.join(c.family for c in lossy)} out for the model's own."
 
 
+def seed_caveat(choices: Choices) -> str | None:
+    """Why a sampled text need not come again with its seed, and what to do about it; None where it does."""
+    if choices.verifier.member.facts.coupled:
+        return None
+    members = [(f"{c.family} {c.name!r}", c.member.facts) for c in vars(choices).values()]
+    clocked = [f"{who} goes by measured times" for who, facts in members if facts.clocked]
+    learnt = [f"{who} goes by earlier requests" for who, facts in members if facts.learns]
+    if not clocked and not learnt:
+        return None
+    said = " and ".join((*clocked, *learnt))
+    return f"{said}, so a seed may bring another sampled text the next time; use verifier='match' for the same."
+
+
 def _departure(choice: Choice) -> str:
     law, who = choice.member.facts.law, f"{choice.family} {choice.name!r}"
     return f"{who} writes from {law}" if law else f"{who} changes the model's distribution"
@@ -131,7 +144,8 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
-    return Engine(runner, members, Limits(*sizes, model.info.eos), decode, stats, caveat(choices))
+    limits, caveats = Limits(*sizes, model.info.eos), (caveat(choices), seed_caveat(choices))
+    return Engine(runner, members, limits, decode, stats, caveats)
 
 
 def load_target(config: Config) -> Model:

@@ -153,6 +153,7 @@ def _as_json(result: "Result") -> str:
             "seed": result.seed,
             "exact": result.caveat is None,
             "caveat": result.caveat,
+            "seed_caveat": result.seed_caveat,
             "steps": stats.steps,
             "tokens_per_step": stats.tokens_per_step,
             "acceptance_rate": stats.acceptance_rate,

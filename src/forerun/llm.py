@@ -35,6 +35,7 @@ class Result:
     first_token: float = 0.0  # seconds to the first token
     seed: int = 0  # `Sampling(seed=...)` with this one gives the same text again, alone
     caveat: str | None = None  # how the text differs from the model's own distribution; None where it does not
+    seed_caveat: str | None = None  # why the seed need not give the text again; None where it does
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -60,6 +61,7 @@ class _Collector:
     seed: int
     began: float
     caveat: str | None
+    seed_caveat: str | None
     emissions: list[Emission] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     first: float = 0.0
@@ -82,6 +84,7 @@ class _Collector:
             self.first,
             self.seed,
             self.caveat,
+            self.seed_caveat,
         )
 
 
@@ -114,7 +117,8 @@ class LLM:
 
         The samples of a prompt are independent; at temperature 0 they are the same. Sample 0 is what n=1 gives for
         the seed, the others have seeds made from it, and `Sampling(seed=result.seed)` gives any of them again alone
-        (where neighbours may cut a draft short for want of room, the verifier `match` still does).
+        (where neighbours may cut a draft short for want of room, the verifier `match` still does; where drafts go by
+        measured times or by earlier requests, `seed_caveat` says so).
         `prediction` is what the outputs are expected to be; drafters that follow it save steps where it comes true.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -171,7 +175,8 @@ class LLM:
         expected = self.tokenizer.encode_within(prediction) if isinstance(prediction, str) else prediction
         number = self.engine.add(tokens, sampling, prediction=expected)
         seed = self.engine.requests[number].sampling.seed  # a fresh one where none was given
-        return number, _Collector(tuple(tokens), seed or 0, perf_counter(), self.engine.caveat)
+        caveats = self.engine.caveat, None if sampling.greedy else self.engine.seed_caveat
+        return number, _Collector(tuple(tokens), seed or 0, perf_counter(), *caveats)
 
     def _drop(self, numbers: set[int]) -> None:
         for number in numbers:

@@ -47,6 +47,7 @@ class Facts:
     exact: bool = True  # the output distribution equals the target's
     law: str | None = None  # what it equals instead, where that has a name
     coupled: bool = False  # a verifier whose text for a seed is plain decoding's, whatever was drafted
+    clocked: bool = False  # what it does depends on measured times; so do a seed's uncoupled texts
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
     learns: bool = False  # a drafter that guesses by other requests of the same scope; so do a seed's uncoupled texts

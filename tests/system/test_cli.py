@@ -61,6 +61,24 @@ def test_a_prediction_is_drafted(run, tmp_path):
     assert run("generate", *flags, "--prediction", "nowhere")[0] == 2
 
 
+def test_a_seed_that_need_not_bring_its_text_again_says_so(run):
+    flags = ["ab", *TOY, "--max-tokens", "5", "--seed", "1", "--json"]
+
+    def said(*more):
+        return json.loads(run("generate", *flags, *more)[1])["seed_caveat"]
+
+    uncoupled = ["--verifier", "rejection"]
+    assert said() is None  # match
+    assert said(*uncoupled, "--planner", "fixed") is None
+    assert said(*uncoupled, "--temperature", "0") is None
+    assert said(*uncoupled) == (
+        "planner 'auto' goes by measured times, so a seed may bring another sampled text the next time; "
+        "use verifier='match' for the same."
+    )
+    both = said(*uncoupled, "--drafter", "suffix-decoding")
+    assert "times and drafter 'suffix-decoding' goes by earlier requests, so a seed" in both
+
+
 def test_a_text_that_is_not_the_models_own_says_so(run):
     flags = ["ab", *TOY, "--max-tokens", "5", "--seed", "1"]
     assert json.loads(run("generate", *flags, "--json")[1])["exact"] is True

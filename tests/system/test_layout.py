@@ -29,6 +29,7 @@ LAYERS = {
         "sampling",
         "sheet",
         "host",
+        "heads",
         "reader",
         "look",
         "growth",

@@ -7,7 +7,7 @@ import pytest
 from forerun.build import FAMILIES
 from forerun.errors import ConfigError
 
-RULES = ("verifier", "tree", "decoder")
+RULES = ("verifier", "tree", "decoder", "planner")
 ANY = {("reward-guided", "threshold"), ("lookahead-reasoning", "threshold")}  # on the scale of somebody else's function
 
 

@@ -228,6 +228,55 @@ def planners(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+@command.command("harm")
+@click.option("--setting", "settings", multiple=True, help="A planner, as in tetris:nodes=2; may be repeated [auto].")
+@click.option("--batches", default="1,4,16", show_default=True, help="Requests that run together, with commas.")
+@click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Per category.")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Orders of the requests.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def harm(**values: Any) -> None:  # noqa: ANN401
+    """Measure what planners lose where drafts are always wrong, and where texts are random, by what passes cost."""
+    from forerun.bench import harm as benchmark
+    from forerun.bench.report import as_json
+
+    own = {name: values[name] for name in ("prompts", "repeats", "data")}
+    own["batches"] = budgets("batches", values["batches"])
+    own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})
+    order = benchmark.Order(**own, settings=values["settings"] or benchmark.Order.settings)
+    found = benchmark.run(order, config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
+@command.command("choices")
+@click.option(
+    "--price", type=click.FloatRange(0), default=0.05, show_default=True, help="A small model's pass, in target's."
+)
+@click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Per category.")
+@click.option("--repeats", type=click.IntRange(1), default=10, show_default=True, help="Orders of the texts.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def choices(**values: Any) -> None:  # noqa: ANN401
+    """Measure drafters beside each other and beside a bandit over them, by what passes cost."""
+    from forerun.bench import choices as benchmark
+    from forerun.bench.report import as_json
+
+    own = {name: values[name] for name in ("prompts", "repeats", "price", "data")}
+    categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    drafters = values["drafter"] or benchmark.USUAL
+    rest = {k: v for k, v in values.items() if k not in {*own, "categories", "drafter"}}
+    config, sampling = split(rest)
+    found = benchmark.run(benchmark.Order(drafters, categories, **own), config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("drafts")
 @click.option("--nodes", type=click.IntRange(1), default=16, show_default=True, help="Of a draft, at most.")
 @click.option("--against", default="ngram", show_default=True, help="The drafter that others are counted against.")
@@ -415,3 +464,4 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
 several_drafters(command)
 several_drafters(compare_transformers)
 several_drafters(drafts)
+several_drafters(choices)

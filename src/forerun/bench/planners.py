@@ -23,7 +23,7 @@ from forerun.bench.speedup import model_facts, open_plain
 from forerun.bench.trees import shown
 from forerun.bench.workloads import Item
 from forerun.build import assemble, choose_all, setup_for
-from forerun.config import choose
+from forerun.config import Choice, choose
 from forerun.engine.stats import RequestStats
 from forerun.llm import LLM
 from forerun.planners import PLANNERS
@@ -117,6 +117,7 @@ class Match:
     items: Sequence[Item]
     sampling: Sampling
     keywords: dict[str, Any]
+    drafter: Choice | None = None  # in place of the one that the keywords name
 
     def cases(self, batch: int) -> list[dict[str, Any]]:
         """One per planner; ratios to plain decoding and to the best of the fixed lengths."""
@@ -166,7 +167,8 @@ class Match:
         choices = choose_all(llm.config, {}, llm.model.info.companion)
         told = modelled(choose(PLANNERS, planner), COSTS, self.order.price * COSTS.of(1))
         setup = setup_for(llm.config, llm.model, llm.tokenizer)
-        llm.engine = assemble(replace(choices, planner=told), llm.config, llm.model, setup, llm.tokenizer.decode)
+        choices = replace(choices, planner=told, drafter=self.drafter or choices.drafter)
+        llm.engine = assemble(choices, llm.config, llm.model, setup, llm.tokenizer.decode)
         clock: Any = llm.engine.members.planner
         return clock, llm
 

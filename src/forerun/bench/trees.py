@@ -62,7 +62,7 @@ class Count:
     passes: int  # of the drafter
 
 
-class _Counted:
+class Counted:
     """A drafter's runner that counts its passes."""
 
     follows = False
@@ -160,14 +160,14 @@ class Race:
     def _grown(self, tree: str) -> str:
         return f"draft-model:depth={self.order.depth},tree=({tree})"
 
-    def _llm(self, drafter: str, nodes: int) -> tuple[LLM, list[_Counted]]:
+    def _llm(self, drafter: str, nodes: int) -> tuple[LLM, list[Counted]]:
         """An engine, and the small models that its drafter opened."""
         own = {**self.config, "drafter": drafter, "planner": f"fixed:nodes={nodes}"}
-        llm, opened = LLM(self.plain.model, self.plain.tokenizer, **own), list[_Counted]()
+        llm, opened = LLM(self.plain.model, self.plain.tokenizer, **own), list[Counted]()
         setup = setup_for(llm.config, llm.model, llm.tokenizer)
 
         def open_model(folder: str, cache: str, dtype: str) -> Any:  # noqa: ANN401 - a Runner
-            opened.append(_Counted(setup.open_model(folder, cache, dtype)))
+            opened.append(Counted(setup.open_model(folder, cache, dtype)))
             return opened[-1]
 
         choices = choose_all(llm.config, {}, llm.model.info.companion)

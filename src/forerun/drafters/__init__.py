@@ -34,5 +34,7 @@ DRAFTERS = Registry(
         "cascade-drafting": "cascade_drafting:CascadeDraftingDrafter",
         # by the target's hidden states
         "dresd": "dresd:DresdDrafter",
+        # who of them
+        "bandit": "bandit:BanditDrafter",
     },
 )

@@ -51,8 +51,8 @@ class _Request:
     tree: Draft = _NOTHING
 
     def cut(self, tree: Draft) -> None:
-        """Forget what was not verified."""
-        at = {place: node for node, place in enumerate(self.tree.places_of(tree))}
+        """Forget what was not verified; everything, where the tree is of another drafter that was asked as well."""
+        at = {place: node for node, place in enumerate(self._places(tree))}
         for share in self.shares:
             kept = list[int]()
             for node, place in enumerate(share.places):
@@ -62,6 +62,14 @@ class _Request:
                     kept.append(node)
             share.draft, share.places = share.draft.only(kept), [at[share.places[node]] for node in kept]
         self.tree = tree
+
+    def _places(self, tree: Draft) -> list[int]:
+        """Which nodes of the own tree were verified."""
+        try:
+            found = self.tree.places_of(tree)
+        except IndexError:
+            return []
+        return found if tree.tokens == tuple(self.tree.tokens[place] for place in found) else []
 
     def budget(self, number: int, left: int) -> int:
         """Nodes for one drafter, of those that are left."""

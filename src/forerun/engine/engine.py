@@ -58,10 +58,11 @@ class Engine:
         limits: Limits,
         decode: Callable[[Sequence[int]], str],
         stats: EngineStats | None = None,
-        caveat: str | None = None,
+        caveats: tuple[str | None, str | None] = (None, None),
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
-        self.caveat = caveat  # how its texts differ from the model's own distribution, in a sentence
+        # In a sentence each: how texts are not the model's own, and why a seed need not bring its text again.
+        self.caveat, self.seed_caveat = caveats
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()

@@ -46,6 +46,8 @@ class AsymmetricPlanner(SoloPlanner):
             if self.most < 1 or self.probe < 1:
                 message = f"planner 'asymmetric': most is {self.most} and probe is {self.probe}"
                 raise ConfigError(f"{message}; give at least 1 of each, or planner='fixed:nodes=0'.")
+            if not self.skip >= 0:
+                raise ConfigError(f"planner 'asymmetric': skip is {self.skip}; give 0 or more tokens, 0 never pauses.")
             if not (0 < self.down <= 1 and self.up > 0):
                 message = f"planner 'asymmetric': up is {self.up} and down is {self.down}"
                 raise ConfigError(f"{message}; give weights above 0, and down at most 1.")

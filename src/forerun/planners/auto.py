@@ -30,7 +30,7 @@ DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper 
 YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every few steps only, for the time it takes
 PATIENCE = 8  # steps between trials of a request
 TRIED = 2  # nodes more, in a trial
-VAIN = 0.005  # of the time, that drafts may have cost beyond what they brought
+VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
 
 
@@ -142,6 +142,11 @@ class Drafting:
     def learn(self, nodes: int, seconds: float) -> None:
         self.sums = MEMORY * self.sums + np.array([1, nodes, nodes * nodes, seconds, nodes * seconds])
 
+    @property
+    def known(self) -> bool:
+        """Whether there was a draft."""
+        return bool(self.sums[0])
+
     def line(self) -> tuple[float, float]:
         """(constant, each), neither below 0; zeros before the first draft."""
         one, n, nn, s, ns = self.sums.tolist()
@@ -155,7 +160,7 @@ class Drafting:
 class AutoPlanner(Planner):
     """The budget with the highest expected tokens per second; none where plain decoding is faster."""
 
-    facts = Facts(evidence="docs/results/README.md#planner-auto")
+    facts = Facts(clocked=True, evidence="docs/results/README.md#planner-auto")
 
     @dataclass(frozen=True)
     class Options:
@@ -176,7 +181,7 @@ class AutoPlanner(Planner):
         self.close, self.young = True, True  # whether this step is looked at closely; whether some request is new
         self.shares: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])  # requests, room, and what each gets
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
-        self.slow, self.time, self.vain = 1.0, 0.0, 0.0  # seconds of all steps, and those that drafts have lost
+        self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
         self.passes = cache(self._passes)
 
     @cached_property
@@ -197,10 +202,11 @@ class AutoPlanner(Planner):
         if not self.close:
             return list(self.shares[2])
         if not same or self.steps % APART == 0:
-            self.shares = ids, room, self._best(batch, room)
+            solvent = self.vain <= LOAN + VAIN * self.steps
+            self.shares = ids, room, self._best(batch, room) if solvent else [0] * len(batch)
             self.young = any(self.requests.of(context).drafts < YOUNG for context in batch)
         shares = self.shares[2]
-        if self.trust and self.vain <= VAIN * self.time:
+        if self.trust and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
@@ -217,10 +223,10 @@ class AutoPlanner(Planner):
         return shares
 
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
-        """Nodes in falling order of what they are worth, as far as tokens per second rise; all, before any draft."""
+        """Nodes in falling order of what they are worth, as far as tokens per second rise; one each, at first."""
         most = self.options.most
-        if not self.trust:
-            return [min(most, room // len(batch))] * len(batch)
+        if not self.drafting.known:
+            return [min(1, room // len(batch))] * len(batch)
         general = self.everybody.hoped()
         worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
         worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
@@ -296,7 +302,6 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        self.time += spent.running + spent.drafting
         if not (self.trust and self.close):
             return
         self.slow += (1 - MEMORY) * (spent.running / self.costs.of(spent.rows) - self.slow)
@@ -309,8 +314,10 @@ class AutoPlanner(Planner):
         if longest and not first:  # a request's first draft has its prompt to read
             self.drafting.learn(longest, spent.drafting)
         if longest:
-            alone = self.slow * self.costs.of(len(batch))
-            lost = spent.drafting * (not first) + spent.running - alone * (1 + accepted / len(batch))
+            constant, each = self.drafting.line()
+            drafting = constant + each * longest if first else spent.drafting
+            passes = self.costs.of(spent.rows) - self.costs.of(spent.rows - sum(map(len, drafts)))
+            lost = (drafting / self.slow + passes) / self.costs.of(len(batch)) - accepted / len(batch)
             self.vain = max(self.vain + lost, 0.0)
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:

@@ -40,7 +40,7 @@ class EesdThompsonPlanner(SoloPlanner):
         refused: float = 1.0
 
         def __post_init__(self) -> None:
-            if self.most < 1 or not min(self.accepted, self.refused) > 0:
+            if self.most < 1 or not (self.accepted > 0 and self.refused > 0):
                 message = (
                     f"planner 'eesd-thompson': most is {self.most}, accepted {self.accepted}, refused {self.refused}"
                 )

@@ -6,6 +6,7 @@ Does not: look at load, acceptance or cost.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from forerun.errors import ConfigError
 from forerun.planners.contract import Planner, within
 from forerun.types import Context, Facts, Setup
 
@@ -20,6 +21,10 @@ class FixedPlanner(Planner):
         """`nodes`: the most that one request drafts in one step."""
 
         nodes: int = 8
+
+        def __post_init__(self) -> None:
+            if self.nodes < 0:
+                raise ConfigError(f"planner 'fixed': nodes is {self.nodes}; give 1 or more, or 0 for plain decoding.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options

@@ -15,7 +15,7 @@ from forerun.types import Context, Facts, Setup
 class FreePlanner(Planner):
     """The widest pass that takes at most `price` times as long as one without drafts, shared evenly."""
 
-    facts = Facts()
+    facts = Facts(clocked=True)
 
     @dataclass(frozen=True)
     class Options:

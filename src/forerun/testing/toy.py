@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from forerun.build import Choices, assemble, setup_for
 from forerun.caches import CACHES
 from forerun.config import Choice, Config, choose
@@ -337,6 +339,25 @@ class Modelled(Planner):
 def modelled(planner: Choice, costs: Costs, price: float) -> Choice:
     """The same planner, with times by a table."""
     return Choice(planner.family, planner.name, Modelled, Modelled.Options(planner, costs, price))
+
+
+class WrongDrafter(SoloDrafter):
+    """A chain of as many tokens as it may, at random: what a drafter costs that is hardly ever right."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """`depth`: tokens at most."""
+
+        depth: int = 8
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.vocab = options, setup.vocab
+
+    def propose_one(self, context: Context, budget: int) -> Draft:
+        rng = np.random.default_rng((context.id, len(context.tokens)))
+        return Draft.chain(rng.integers(self.vocab, size=min(budget, self.options.depth)).tolist(), "wrong")
 
 
 class PickyPlanner(Planner):

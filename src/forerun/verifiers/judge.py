@@ -7,35 +7,16 @@ Does not: know what is true: the bundled head was trained without anybody's judg
 the drafter's; the paper's was trained on answers that people marked.
 """
 
-import json
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
-
-import numpy as np
+from math import tanh
 
 from forerun.errors import ConfigError
+from forerun.heads import load
 from forerun.rng import Purpose, Rng
 from forerun.types import Draft, Facts, Floats, Need, Target, Verdict
 from forerun.verifiers.contract import SoloVerifier
 
-_TRAIN = "train one with `forerun train judge`"
-
-
-@dataclass(frozen=True)
-class Head:
-    """The probability that a token is right is 1 / (1 + exp(-(weight . state + bias)))."""
-
-    layer: int
-    weight: Floats  # [hidden]
-    bias: float
-
-    def chance(self, state: Floats) -> float:
-        """What the head says of a hidden state."""
-        if len(state) != len(self.weight):
-            sizes = f"reads {len(self.weight)} numbers and the model's hidden states have {len(state)}"
-            raise ConfigError(f"verifier 'judge': the head {sizes}; it is another model's, {_TRAIN}.")
-        return float(0.5 + 0.5 * np.tanh((self.weight @ state + self.bias) / 2))  # never overflows
+_WHO, _TRAIN = "verifier 'judge'", "forerun train judge"
 
 
 class JudgeVerifier(SoloVerifier):
@@ -62,7 +43,7 @@ class JudgeVerifier(SoloVerifier):
                 raise ConfigError(f"{message}; it is a probability, give a number from 0 to 1.")
 
     def __init__(self, options: Options) -> None:
-        self.options, self.head = options, load(options.head)
+        self.options, self.head = options, load(options.head, "judge.json", _WHO, _TRAIN)
         self.hidden = (self.head.layer,)
 
     @classmethod
@@ -87,17 +68,9 @@ class JudgeVerifier(SoloVerifier):
     def _right(self, draft: Draft, node: int, target: Target) -> bool:
         """Whether the head says so, and nothing forbids the token."""
         allowed = target.soft(draft.parents[node]).prob(draft.tokens[node]) > 0
-        return allowed and self.head.chance(target.hidden(self.head.layer, node)) > self.options.threshold
+        return allowed and self._chance(target.hidden(self.head.layer, node)) > self.options.threshold
 
-
-def load(name: str) -> Head:
-    """The head in a file; toy:SEED:WIDTH is a random one."""
-    place = files("forerun") / "reference" / "target" / "judge.json" if name == "reference" else Path(name)
-    try:
-        if name.startswith("toy:"):
-            seed, width = (int(part) for part in name.split(":")[1:])
-            return Head(-1, np.random.default_rng(seed).normal(size=width), 0.0)
-        found = json.loads(place.read_text(encoding="utf-8"))
-        return Head(int(found["layer"]), np.array(found["weight"], np.float32), float(found["bias"]))
-    except (OSError, ValueError, LookupError, TypeError) as problem:
-        raise ConfigError(f"verifier 'judge': {name!r} is no head ({problem!r}); {_TRAIN}.") from problem
+    def _chance(self, state: Floats) -> float:
+        """The probability that a token is right, 1 / (1 + exp(-score)) in a form that never overflows."""
+        self.head.fit_for(len(state), _WHO, _TRAIN)
+        return 0.5 + 0.5 * tanh(self.head(state) / 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from forerun.errors import ConfigError
-from forerun.planners.adaeagle import AdaEaglePlanner, load
+from forerun.planners.adaeagle import AdaEaglePlanner
 from forerun.planners.asymmetric import AsymmetricPlanner
 from forerun.planners.bass import BassPlanner
 from forerun.planners.contract import REMEMBERED, Memory, Spent, reach, within
@@ -264,7 +264,7 @@ def test_adaeagle_reads_the_newest_state(ada):
 def test_adaeagle_refuses_what_is_no_predictor(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ConfigError, match="forerun train lengths"):
-        load(str(tmp_path / "x.json"))
+        built(AdaEaglePlanner, file=str(tmp_path / "x.json"))
     with pytest.raises(ConfigError, match="another model's"):
         built(AdaEaglePlanner, file="toy:0:6")
 
@@ -315,6 +315,6 @@ def test_adaeagle_is_told_by_the_engine():
         if request.context is not None and rig.engine.busy:
             state = np.zeros(7)
             state[read[-2]], state[4 + read[-1]] = 1, 1
-            assert planner.kept(request.context).tokens == pytest.approx(planner.predictor.length(state))
+            assert planner.kept(request.context).tokens == pytest.approx(planner.head(state))
         drafted.add(request.stats.drafted)
     assert len(drafted) > 2

@@ -109,6 +109,17 @@ def test_one_pair_of_equal_laws_accepts_everything():
     assert [c["accepted"] for c in cases] == pytest.approx([3, 3])
 
 
+def test_orders_are_of_pairs(monkeypatch):
+    cases = [
+        {"rule": "block", "shape": "chain", "drafts": 2, "pairs": [0.5, 0.9]},
+        {"rule": "rejection", "shape": "chain", "drafts": 2, "pairs": [0.4, 0.8]},
+    ]
+    monkeypatch.setattr(acceptance, "ORDERS", ((("block", "chain"), ("rejection", "chain")),))
+    said = "block on chain over rejection on chain: +0.100 (+0.100 to +0.100) with 2."
+    assert list(acceptance.leads(cases)) == [said]
+    assert acceptance.lead(np.array([0.3, -0.1])) == "+0.100 (-0.100 to +0.300)"
+
+
 def test_one_draft_has_a_formula_however_it_is_drawn():
     pairs, rules = toys("zipf", 32, 2), {name: rule(name) for name in EXACT}
     lone = [list(acceptance.evaluate(shape, 1, pairs, rules, 2)) for shape in (*acceptance.SIBLINGS, "chain")]

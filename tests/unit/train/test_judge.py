@@ -7,11 +7,11 @@ import torch
 from click.testing import CliRunner
 
 from forerun.errors import TrainError
+from forerun.heads import load
 from forerun.models.load import load_model
 from forerun.quantize import one_pass
 from forerun.train import judge
 from forerun.train.cli import command
-from forerun.verifiers.judge import load
 
 STORY = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "
 
@@ -80,7 +80,7 @@ def test_a_head_is_written_and_read(text, tmp_path):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["examples"] > 500
     assert 0 <= found["in_order"] <= 1
-    head = load(str(out))
+    head = load(str(out), "judge.json", "verifier 'judge'", "forerun train judge")
     assert (head.layer, len(head.weight)) == (2, 320)
 
 

@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from forerun.errors import TrainError
-from forerun.planners.adaeagle import load
+from forerun.heads import load
 from forerun.train import lengths
 from forerun.train.cli import command
 
@@ -39,7 +39,7 @@ def test_the_command_writes_a_predictor(tmp_path):
     found = CliRunner().invoke(command, ["lengths", "reference", str(out), "--text", str(text), "--tokens", "1024"])
     assert found.exit_code == 0, found.output
     figures = json.loads(found.output.splitlines()[-1])
-    predictor = load(str(out))
+    predictor = load(str(out), "lengths.json", "planner 'adaeagle'", "forerun train lengths")
     assert figures["examples"] > 0
     assert len(predictor.weight) == 320
     assert 0 <= predictor.usual <= lengths.CAP

@@ -10,6 +10,7 @@ import pytest
 from forerun.config import choose
 from forerun.drafters.contract import SoloDrafter
 from forerun.errors import ConfigError
+from forerun.heads import load
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose
 from forerun.testing import Ask, Reference, Toy, distance, laws, outcomes
@@ -17,7 +18,6 @@ from forerun.testing.checks import TREE
 from forerun.testing.toy import BushyDrafter
 from forerun.types import Dist, Draft, Facts, Sampling
 from forerun.verifiers import VERIFIERS
-from forerun.verifiers.judge import load
 from forerun.verifiers.reward_guided import variety
 
 CHAIN = "draft-model:model=toy:100,depth=2"
@@ -292,7 +292,7 @@ def test_a_head_of_another_model_is_refused(head):
 
 
 def test_the_bundled_head_reads_the_bundled_model():
-    assert len(load("reference").weight) == 320
+    assert len(load("reference", "judge.json", "verifier 'judge'", "forerun train judge").weight) == 320
 
 
 # Limits
