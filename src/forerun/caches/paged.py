@@ -197,6 +197,8 @@ class PagedCache(Cache):
         return s.blocks[block] * self._size + offset
 
     def _check_room(self, s: Slot, segment: Segment) -> None:
+        if not segment.count:
+            return
         tail = segment.past // self._size
         room = len(s.blocks) * self._size
         if segment.past + segment.base + segment.count > room or self._blocks.owners[s.blocks[tail]] != 1:

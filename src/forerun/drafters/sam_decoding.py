@@ -67,6 +67,14 @@ class SamDecodingDrafter(Drafter):
         other = replace(context, state=self.other.start(context)) if self.other is not None else None
         return _Text(automaton(), other)
 
+    def pause(self, context: Context) -> None:
+        if self.other is not None:
+            self.other.pause(context.state.other)
+
+    def resume(self, context: Context) -> None:
+        if self.other is not None:
+            self.other.resume(context.state.other)
+
     def stop(self, context: Context) -> None:
         if self.other is not None:
             self.other.stop(context.state.other)
