@@ -134,11 +134,9 @@ class FusedDecoder(Decoder):
     def start(self, context: Context) -> Voices:
         return Voices(tuple(reader.open() for reader in self.readers))
 
-    @final
     def resume(self, state: Voices) -> None:
         state.slots = tuple(reader.open() for reader in self.readers)
 
-    @final
     def pause(self, state: Voices) -> None:
         self.stop(state)
 
