@@ -63,6 +63,7 @@ LAYERS = {
         "tune",
         "quantize",
         "datastore",
+        "batch",
         "__init__",
         "__main__",
     },
