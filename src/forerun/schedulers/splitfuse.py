@@ -1,6 +1,6 @@
 """Dynamic SplitFuse: every step has the same number of tokens; long prompts are cut, short ones composed (2401.08671).
 
-The number is the smallest whose pass is nearly as good a use of the machine as the best of those that were measured.
+The number is the first power of two whose pass is nearly as good a use of the machine as the largest passes are.
 Does not: look at how much context a step reads, as `sarathi` does; count drafts.
 """
 
@@ -11,7 +11,8 @@ from forerun.errors import ConfigError
 from forerun.schedulers.contract import Candidate, Pick, Scheduler, in_order
 from forerun.types import Costs, Facts, Setup
 
-NEARLY = 0.9  # of the best throughput
+NEARLY = 0.8  # of the throughput of passes without end
+MOST = 1 << 16
 
 
 class SplitfuseScheduler(Scheduler):
@@ -43,6 +44,9 @@ class SplitfuseScheduler(Scheduler):
 
 
 def knee(costs: Costs) -> int:
-    """The smallest width with nearly the throughput of the best, of those that were measured."""
-    rates = [rows / seconds for rows, seconds in zip(costs.rows, costs.seconds, strict=True)]
-    return next(rows for rows, rate in zip(costs.rows, rates, strict=True) if rate >= NEARLY * max(rates))
+    """Where more tokens stop making a pass a much better use of its time; behind the last width costs are a line."""
+    last, tokens = costs.rows[-1], 1
+    each = costs.of(last + 1) - costs.of(last)
+    while tokens < MOST and tokens * each < NEARLY * costs.of(tokens):
+        tokens *= 2
+    return tokens
