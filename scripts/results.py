@@ -213,12 +213,11 @@ def planner_rows(report: Report) -> list[tuple[str, ...]]:
 
 
 def scheduler_rows(report: Report) -> list[tuple[str, ...]]:
-    """One row per load, scheduler and eviction."""
+    """One row per load and scheduler."""
     return [
         (
             f"{c['load']:g}",
             f"`{c['scheduler']}`",
-            c["evict"],
             *(f"{c[name]['p50']:.0f} / {c[name]['p99']:.0f}" for name in TIMES),
             f"{c['itl_ms']['p99']:.0f}",
             f"{c['goodput']:.2f}",
@@ -354,7 +353,7 @@ PLANNERS = (
 )
 TIMES = ("ttft_ms", "ttft_quiet_ms", "ttft_urgent_ms", "tpot_ms")
 SCHEDULERS = (
-    *("load", "scheduler", "eviction", "TTFT ms, p50 / p99", "of the quiet scopes", "of urgent requests"),
+    *("load", "scheduler", "TTFT ms, p50 / p99", "of the quiet scopes", "of urgent requests"),
     *("TPOT ms, p50 / p99", "ITL ms, p99", "goodput, per second", "tokens/s", "of prompts found"),
     "preempted (tokens copied)",
 )

@@ -1,4 +1,4 @@
-"""`forerun bench schedulers`: every scheduler serves the same arrivals, and the same prefix cache by every eviction.
+"""`forerun bench schedulers`: every scheduler serves the same arrivals; every eviction reads the same prompts.
 
 The engine, its scheduler and its cache are the real ones; the model says nothing, and time is that of a table of what
 passes cost by their rows (a model of 360M in int8 on two cores, see the report), so that the same command brings the
@@ -22,6 +22,7 @@ from forerun.bench.figures import quantile
 from forerun.bench.planners import COSTS
 from forerun.bench.traces import FLOOD, VOCAB, Arrival
 from forerun.build import assemble, choose_all, setup_for
+from forerun.caches import CACHES
 from forerun.caches.contract import Cache
 from forerun.config import Choice, Config, choose
 from forerun.engine.engine import Engine
@@ -29,13 +30,15 @@ from forerun.files import write_whole
 from forerun.models.contract import Model, ModelInfo
 from forerun.schedulers import SCHEDULERS
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
-from forerun.types import Event, Facts, KVLayout, Output, Pass, PassOutput, Sampling, Setup, Work
+from forerun.types import Event, Facts, KVLayout, Output, Pass, PassOutput, Sampling, Segment, Setup, Work
 
 CONTEXT = 4096  # tokens
 SEATS = 16
 ROOM = 2048  # tokens of a step
 POOL = 12288  # tokens of the cache; less than the seats could use
 COPY = 1e-5  # seconds per token that is copied: 40 kB at 4 GB/s
+LINE, POOLS = 3000, (16384, 65536, 262144)  # requests and tokens, for evictions alone
+_NONE = torch.empty(0, dtype=torch.int64)
 FIRST, PACE = 1.0, 0.05  # objectives: seconds to the first token, and per token after it
 EVICTIONS = ("regions", "lru", "predicted")
 CONVENTION = f"goodput: requests per second with their first token within {FIRST:g} s and {PACE * 1e3:g} ms per token"
@@ -122,9 +125,9 @@ class Charged(Scheduler):
         self.inner.ended(candidate)
 
 
-def opened(scheduler: str, evict: str, clock: Clock) -> Engine:
+def opened(scheduler: str, clock: Clock) -> Engine:
     """An engine by the clock of the table."""
-    cache = f"paged:blocks={POOL // 16},evict={evict}"
+    cache = f"paged:blocks={POOL // 16},evict=lru"
     own = {"drafter": "none", "planner": "fixed:nodes=0", "decoder": "autoregressive"}
     config, _ = Config.parse(cache=cache, max_requests=SEATS, max_step_tokens=ROOM, **own)
     model = Mute()
@@ -167,10 +170,10 @@ class Served:
         return self.first <= FIRST and self.each <= PACE
 
 
-def serve(scheduler: str, evict: str, arrivals: Sequence[Arrival]) -> tuple[list[Served], Engine]:
+def serve(scheduler: str, arrivals: Sequence[Arrival]) -> tuple[list[Served], Engine]:
     """Play the arrivals to their end."""
     clock = Clock()
-    engine, served = opened(scheduler, evict, clock), dict[int, Served]()
+    engine, served = opened(scheduler, clock), dict[int, Served]()
     line = list(arrivals[::-1])
     while line or engine.busy:
         if not engine.busy:
@@ -223,12 +226,11 @@ def run(order: Order) -> dict[str, Any]:
     for spelled in order.spelled:
         choose(SCHEDULERS, spelled)  # what is spelled wrong is refused before anything is played
     arrivals = [a for a in traces.read(order.trace, order.data, order.requests) if len(a.prompt) + a.output < CONTEXT]
-    pairs = [(name, "lru", load) for load in order.loads for name in order.spelled]
-    pairs += [] if order.only else [("fcfs", evict, max(order.loads)) for evict in EVICTIONS]
+    pairs = [(name, load) for load in order.loads for name in order.spelled]
     cases: list[dict[str, Any]] = []
-    for name, evict, load in track(pairs, "arrivals", console=Console(stderr=True)):
-        served, engine = serve(name, evict, traces.paced(arrivals, work_of, load))
-        cases.append({"scheduler": name, "evict": evict, "load": load, **figures(served, engine)})
+    for name, load in track(pairs, "arrivals", console=Console(stderr=True)):
+        served, engine = serve(name, traces.paced(arrivals, work_of, load))
+        cases.append({"scheduler": name, "load": load, **figures(served, engine)})
     return {
         "title": f"Schedulers and {len(arrivals)} requests of the trace {order.trace}",
         "benchmark": "schedulers",
@@ -245,8 +247,34 @@ def run(order: Order) -> dict[str, Any]:
         },
         "convention": CONVENTION,
         "cases": cases,
-        "notes": [],
+        "notes": [] if order.only else [found_text(order)],
     }
+
+
+def found_text(order: Order) -> str:
+    """How much of prompts that come one after the other each eviction still holds, by the size of the pool."""
+    prompts = [a.prompt for a in traces.read(order.trace, order.data, LINE) if len(a.prompt) < CONTEXT]
+    sizes = [
+        f"{pool} tokens: " + ", ".join(f"{evict} {found(evict, pool, prompts):.1%}" for evict in EVICTIONS)
+        for pool in POOLS
+    ]
+    return f"Found of the prompts of {len(prompts)} requests, one after the other, in a pool of {'; of '.join(sizes)}."
+
+
+def found(evict: str, pool: int, prompts: Sequence[tuple[int, ...]]) -> float:
+    """The share of all tokens that a cache holds when they come."""
+    choice = choose(CACHES, f"paged:blocks={pool // 16},evict={evict}")
+    cache: Cache = choice.member(choice.options, Mute().info.layout, SEATS, CONTEXT)
+    held = 0
+    for prompt in prompts:
+        slot, old = cache.open(prompt)
+        count = len(prompt) - old
+        cache.reserve(slot, count)
+        cache.advance(Pass(_NONE, _NONE, (Segment(slot, 0, count, old, 0, None),), None))
+        cache.keep(slot, prompt[old:], range(count))
+        cache.close(slot)
+        held += old
+    return held / sum(map(len, prompts))
 
 
 def work_of(arrival: Arrival) -> float:
@@ -256,7 +284,7 @@ def work_of(arrival: Arrival) -> float:
 
 
 HEADER = (
-    *("load", "scheduler", "eviction", "TTFT ms, p50 / p99", "of quiet scopes", "of urgent ones"),
+    *("load", "scheduler", "TTFT ms, p50 / p99", "of quiet scopes", "of urgent ones"),
     *("TPOT ms, p50 / p99", "ITL ms, p99", "goodput", "tokens/s", "found", "preempted"),
 )
 
@@ -268,7 +296,6 @@ def cells(case: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{case['load']:g}",
         case["scheduler"],
-        case["evict"],
         *times,
         f"{case['itl_ms']['p99']:.0f}",
         f"{case['goodput']:.2f}",
@@ -282,10 +309,11 @@ def show(report: dict[str, Any]) -> None:
     """The table."""
     table = Table(title=report["title"], caption=report["convention"], title_justify="left", caption_justify="left")
     for name in HEADER:
-        table.add_column(name, justify="left" if name in HEADER[1:3] else "right", overflow="fold")
+        table.add_column(name, justify="left" if name in HEADER[1:2] else "right", overflow="fold")
     for case in report["cases"]:
         table.add_row(*(cell.replace("[", "\\[") for cell in cells(case)))
-    Console(width=None if Console().is_terminal else 150, highlight=False).print(table)
+    console = Console(width=None if Console().is_terminal else 150, highlight=False)
+    console.print(table, *report["notes"], sep="\n")
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -295,7 +323,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
-    cases = [case for case in report["cases"] if case["evict"] == "lru"]
+    cases = report["cases"]
     names = list(dict.fromkeys(case["scheduler"] for case in cases))
     for axes, what, title in zip(figure.subplots(1, 2), ("ttft_ms", "itl_ms"), ("first token", "gap"), strict=True):
         for load in dict.fromkeys(case["load"] for case in cases):

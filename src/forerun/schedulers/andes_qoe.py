@@ -13,7 +13,7 @@ from forerun.types import Facts, Setup
 
 
 class AndesQoeScheduler(Scheduler):
-    """Decodes first; slots, prompts and memory go by when the next token is due."""
+    """Decodes first; slots and prompts go by when the next token is due, memory by arrival."""
 
     facts = Facts(keys=("andes-qoe",), paper="2404.16283", stall_free=True)
 
@@ -49,9 +49,6 @@ class AndesQoeScheduler(Scheduler):
         ahead, behind = max(running, key=self._due), min(waiting, key=self._due)
         late = self._due(behind)[0] <= now
         return [ahead.id] if late and self._due(ahead)[0] > now + self.options.lead else []
-
-    def victim(self, running: Sequence[Candidate], now: float) -> int:
-        return max(running, key=self._due).id
 
     def _due(self, c: Candidate) -> tuple[float, int]:
         """When the reader wants the next token."""

@@ -14,6 +14,11 @@ from forerun.schedulers.splitfuse import knee
 from forerun.types import Costs
 
 
+@pytest.fixture(autouse=True)
+def short_line(monkeypatch):
+    monkeypatch.setattr(schedulers, "LINE", 30)
+
+
 def report_of(**changes):
     return schedulers.run(schedulers.Order(**{"requests": 30, "loads": (0.9,), **changes}))
 
@@ -22,7 +27,7 @@ def test_every_scheduler_serves_everybody_and_the_figures_come_again(tmp_path):
     first, again = report_of(), report_of()
     assert first["cases"] == again["cases"]
     assert {case["scheduler"] for case in first["cases"]} == set(SCHEDULERS)
-    assert {case["evict"] for case in first["cases"]} == set(schedulers.EVICTIONS)
+    assert all(evict in first["notes"][0] for evict in schedulers.EVICTIONS)
     assert all(case["ttft_ms"]["p50"] > 0 for case in first["cases"])
     assert json.loads(as_json(first))["benchmark"] == "schedulers"
     schedulers.show(first)
@@ -32,7 +37,7 @@ def test_every_scheduler_serves_everybody_and_the_figures_come_again(tmp_path):
 
 def test_a_request_alone_takes_what_the_table_says():
     arrival = traces.Arrival(1.0, (1,) * 40, 3)
-    served, engine = schedulers.serve("fcfs", "lru", [arrival])
+    served, engine = schedulers.serve("fcfs", [arrival])
     assert served[0].first == pytest.approx(COSTS.of(40))
     assert served[0].each == pytest.approx(COSTS.of(1))
     assert served[0].tokens == 3
@@ -52,7 +57,7 @@ def test_chunks_that_a_target_allows_keep_gaps_short():
 
 def test_copies_take_their_time():
     clock = schedulers.Clock()
-    engine = schedulers.opened("fastswitch", "lru", clock)
+    engine = schedulers.opened("fastswitch", clock)
     engine.members.scheduler.moved(1000, 0.0)
     assert clock.now == pytest.approx(1000 * schedulers.COPY)
     assert engine.members.scheduler.inner._copies == [pytest.approx(schedulers.COPY)]
@@ -90,3 +95,11 @@ def test_the_knee_is_where_a_pass_is_used_well():
     assert knee(Costs((1, 2), (0.9, 1.0))) == 32  # 0.8 + 0.1 n: 32 is the first power of two with 80 % of 10 per second
     assert knee(Costs((1, 2), (1.0, 2.0))) == 1  # nothing is gained by more
     assert knee(Costs((1, 2), (1.0, 1.0))) == 1 << 16  # more costs nothing
+
+
+def test_what_is_found_is_what_a_pool_can_hold():
+    prompts = [(i % 3,) * 64 for i in range(9)]
+    whole = 6 * 48 / (9 * 64)  # the last block is read anew
+    for evict in schedulers.EVICTIONS:
+        assert schedulers.found(evict, 4096, prompts) == pytest.approx(whole)
+    assert schedulers.found("lru", 128, prompts) == 0.0  # whoever comes next has just gone
