@@ -247,7 +247,7 @@ def run(order: Order) -> dict[str, Any]:
         },
         "convention": CONVENTION,
         "cases": cases,
-        "notes": [] if order.only else [found_text(order)],
+        "notes": [] if order.only or order.trace == traces.MIXED else [found_text(order)],  # that one shares nothing
     }
 
 

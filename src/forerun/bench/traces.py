@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from forerun.bench.workloads import folder_of
 from forerun.errors import ConfigError
 
 SHRINK = 8  # times shorter than in the trace, prompts and outputs
@@ -47,11 +48,12 @@ def read(name: str, data: Path | None, count: int) -> list[Arrival]:
     """The first requests of a trace, or of the one that is made up; ConfigError where its file is not there."""
     if name == MIXED:
         return list(_owned(islice(_mixed(), count)))
-    if name not in FILES or data is None or not (data / FILES[name]).is_file():
+    folder = folder_of([FILES[name]], data) if name in FILES else None
+    if folder is None:
         known = ", ".join((MIXED, *FILES))
         raise ConfigError(f"trace {name!r} is not there; give --data with its folder, or one of {known}.")
     rows = {".csv": _azure, ".gz": _mooncake}[Path(FILES[name]).suffix]
-    return list(_owned(islice(rows(data / FILES[name]), count)))
+    return list(_owned(islice(rows(folder / FILES[name]), count)))
 
 
 def paced(arrivals: Sequence[Arrival], seconds: Callable[[Arrival], float], load: float) -> list[Arrival]:

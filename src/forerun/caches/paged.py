@@ -44,7 +44,7 @@ class Slot:
 class PagedCache(Cache):
     """Block b holds the rows [b * block_size, (b + 1) * block_size)."""
 
-    facts = Facts(keys=("paging-predictions",), paper="2309.06180", shares=True)
+    facts = Facts(("paging-predictions",), "2309.06180", shares=True, evidence="docs/results/README.md#mooncake")
     rows: KVRows
 
     @dataclass(frozen=True)

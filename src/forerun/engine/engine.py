@@ -165,9 +165,12 @@ class Engine:
 
     def _open(self, request: Request) -> None:
         """A slot, with what can be found of the request's tokens."""
-        request.slot, request.done = self.cache.open(request.tokens, request.scope)
-        if request.saved is not None:
-            self._restore(request, request.slot)
+        slot, held = self.cache.open(request.tokens, request.scope)
+        request.slot, request.done, copy, request.saved = slot, held, request.saved, None
+        began = self.clock()
+        if copy is not None and copy_in(self.cache, slot, copy):
+            request.done = self.cache.length(slot)
+            self._moved(request.done - held, self.clock() - began)
         if request.context is not None:
             self.members.drafter.resume(request.context)
             self.members.decoder.resume(request.state)
@@ -178,14 +181,6 @@ class Engine:
             request.context = replace(context, state=self.members.drafter.start(context))
             request.state = self.members.decoder.start(request.context)
 
-    def _restore(self, request: Request, slot: int) -> None:
-        """Put back what was copied when the slot was taken."""
-        copy, request.saved = request.saved, None
-        began, held = self.clock(), request.done
-        if copy is not None and copy_in(self.cache, slot, copy):
-            request.done = self.cache.length(slot)
-            self._moved(request.done - held, self.clock() - began)
-
     def _moved(self, tokens: int, seconds: float) -> None:
         self.stats.moved += tokens
         self.stats.move_time += seconds
@@ -193,7 +188,7 @@ class Engine:
 
     def _candidate(self, r: Request) -> Candidate:
         asked = r.limit, r.scope, r.priority, r.pace, r.arrived
-        return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked, r.spoke)
+        return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked)
 
     def _running(self) -> list[Candidate]:
         return [self._candidate(r) for r in self.requests.values() if r.slot is not None]
@@ -307,7 +302,6 @@ class Engine:
                 self._said.append(self._end(request, "error"))
                 continue
             used, text = request.commit(turn.emissions)
-            request.spoke = now if used else request.spoke
             if turn.emissions:
                 request.stats.count(turn, len(used))
             keep = turn.keep[: len(seat.pending) + len(used)]

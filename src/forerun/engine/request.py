@@ -30,7 +30,6 @@ class Request:
     priority: int = 0
     pace: float = 0.0  # tokens per second that are read; 0: not said
     arrived: float = 0.0  # seconds on the engine's clock
-    spoke: float | None = None  # when its last token came
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
     saved: Copy | None = None  # what it held when it gave its slot up

@@ -15,7 +15,9 @@ from forerun.types import Facts, Setup
 class AndesQoeScheduler(Scheduler):
     """Decodes first; slots and prompts go by when the next token is due, memory by arrival."""
 
-    facts = Facts(keys=("andes-qoe",), paper="2404.16283", stall_free=True)
+    facts = Facts(
+        keys=("andes-qoe",), paper="2404.16283", stall_free=True, evidence="docs/results/README.md#schedulers"
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -19,7 +19,7 @@ Group = tuple[str, tuple[int, ...]]  # scope, and how the prompts begin
 class BatchllmScheduler(Scheduler):
     """Decodes first; slots go to one group after the other."""
 
-    facts = Facts(keys=("batchllm",), paper="2412.03594", stall_free=True)
+    facts = Facts(keys=("batchllm",), paper="2412.03594", stall_free=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:

@@ -26,7 +26,6 @@ class Candidate(NamedTuple):
     priority: int = 0  # the lower the sooner
     pace: float = 0.0  # tokens per second that are read; 0: not said
     arrived: float = 0.0
-    spoke: float | None = None  # when its last token came
 
     @property
     def decoding(self) -> bool:

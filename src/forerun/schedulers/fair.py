@@ -20,7 +20,7 @@ REMEMBERED = 4096  # scopes without a request
 class FairScheduler(Scheduler):
     """Decodes first; slots and prompts go to the scope that was served least."""
 
-    facts = Facts(paper="2401.00588", stall_free=True, fair=True)
+    facts = Facts(paper="2401.00588", stall_free=True, fair=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:

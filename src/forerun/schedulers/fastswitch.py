@@ -19,7 +19,9 @@ SEEN = 32  # copies by which the next one's time is told
 class FastswitchScheduler(Scheduler):
     """Decodes first; slots go round."""
 
-    facts = Facts(keys=("fastswitch",), paper="2411.18424", stall_free=True)
+    facts = Facts(
+        keys=("fastswitch",), paper="2411.18424", stall_free=True, evidence="docs/results/README.md#schedulers"
+    )
 
     @dataclass(frozen=True)
     class Options:

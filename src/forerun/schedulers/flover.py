@@ -15,7 +15,7 @@ from forerun.types import Facts, Setup
 class FloverScheduler(Scheduler):
     """Decodes first, then whole prompts by arrival."""
 
-    facts = Facts(keys=("flover",), paper="2305.13484", stall_free=True)
+    facts = Facts(keys=("flover",), paper="2305.13484", stall_free=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:

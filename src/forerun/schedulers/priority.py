@@ -16,7 +16,7 @@ from forerun.types import Facts, Setup
 class PriorityScheduler(Scheduler):
     """Decodes first, then prompts, each by priority and age."""
 
-    facts = Facts(stall_free=True)
+    facts = Facts(stall_free=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:

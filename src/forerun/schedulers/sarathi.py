@@ -15,7 +15,7 @@ from forerun.types import Facts, Setup
 class SarathiScheduler(Scheduler):
     """Decodes, then chunks of prompts by arrival, while the step stays under its target."""
 
-    facts = Facts(keys=("sarathi",), paper="2403.02310", stall_free=True)
+    facts = Facts(keys=("sarathi",), paper="2403.02310", stall_free=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:

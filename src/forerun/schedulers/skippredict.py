@@ -21,7 +21,9 @@ LENGTHS = 64  # remembered of a kind
 class SkippredictScheduler(Scheduler):
     """Decodes first; slots and prompts go to short texts by arrival, then to long ones by what is left."""
 
-    facts = Facts(keys=("skippredict",), paper="2402.03564", stall_free=True)
+    facts = Facts(
+        keys=("skippredict",), paper="2402.03564", stall_free=True, evidence="docs/results/README.md#schedulers"
+    )
 
     @dataclass(frozen=True)
     class Options:

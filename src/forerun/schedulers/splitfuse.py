@@ -18,7 +18,9 @@ MOST = 1 << 16
 class SplitfuseScheduler(Scheduler):
     """Decodes, then prompts by arrival, to exactly so many tokens."""
 
-    facts = Facts(keys=("splitfuse",), paper="2401.08671", stall_free=True)
+    facts = Facts(
+        keys=("splitfuse",), paper="2401.08671", stall_free=True, evidence="docs/results/README.md#schedulers"
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -6,6 +6,7 @@ import pytest
 
 from forerun.decoders import DECODERS
 from forerun.drafters import DRAFTERS
+from forerun.engine import engine
 from forerun.testing import Ask, Toy
 from forerun.testing.laws import PROMPTS, SEEDED, is_sound
 
@@ -44,3 +45,16 @@ def test_an_abort_between_turns_frees_everything():
             rig.engine.abort(number)
         rig.finish()
         is_sound(rig)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_was_copied_is_put_back_or_computed_again(fits, monkeypatch):
+    toy = Toy(cache="paged:block_size=4,prefix=false")
+    _, wanted = written(toy)
+    if not fits:
+        monkeypatch.setattr(engine, "copy_in", lambda *_: False)
+    rig, texts = written(replace(toy, scheduler=TURNS).resized(max_requests=2))
+    assert texts == wanted
+    out = rig.engine.stats.rows - sum(len(ask.prompt) + len(text) - 1 for ask, text in zip(ASKS, texts, strict=True))
+    assert (out == 0) == fits  # rows that went through the target more than once
+    assert rig.engine.stats.moved > 0
