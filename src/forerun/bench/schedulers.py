@@ -27,6 +27,7 @@ from forerun.caches.contract import Cache
 from forerun.config import Choice, Config, choose
 from forerun.engine.engine import Engine
 from forerun.files import write_whole
+from forerun.layers.evict import TRUST
 from forerun.models.contract import Model, ModelInfo
 from forerun.schedulers import SCHEDULERS
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
@@ -40,7 +41,7 @@ COPY = 1e-5  # seconds per token that is copied: 40 kB at 4 GB/s
 LINE, POOLS = 3000, (16384, 65536, 262144)  # requests and tokens, for evictions alone
 _NONE = torch.empty(0, dtype=torch.int64)
 FIRST, PACE = 1.0, 0.05  # objectives: seconds to the first token, and per token after it
-EVICTIONS = ("regions", "lru", "predicted")
+EVICTIONS = ("regions", *TRUST)
 CONVENTION = f"goodput: requests per second with their first token within {FIRST:g} s and {PACE * 1e3:g} ms per token"
 
 
