@@ -242,6 +242,23 @@ def harm_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def scheduler_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per load and scheduler."""
+    return [
+        (
+            f"{c['load']:g}",
+            f"`{c['scheduler']}`",
+            *(f"{c[name]['p50']:.0f} / {c[name]['p99']:.0f}" for name in TIMES),
+            f"{c['itl_ms']['p99']:.0f}",
+            f"{c['goodput']:.2f}",
+            f"{c['tokens_per_second']:.0f}",
+            f"{c['found']:.0%}",
+            f"{c['preemptions']} ({c['copied']})",
+        )
+        for c in report["cases"]
+    ]
+
+
 def draft_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per drafter and category, written by the model or replayed."""
     return [
@@ -378,6 +395,12 @@ PLANNERS = (
     *("batch", "planner", "tokens per step", "chat / code / story", "nodes per step"),
     *("tokens per second of the table, over plain", "over the best fixed length", "by the clock, over plain"),
 )
+TIMES = ("ttft_ms", "ttft_quiet_ms", "ttft_urgent_ms", "tpot_ms")
+SCHEDULERS = (
+    *("load", "scheduler", "TTFT ms, p50 / p99", "of the quiet scopes", "of urgent requests"),
+    *("TPOT ms, p50 / p99", "ITL ms, p99", "goodput, per second", "tokens/s", "of prompts found"),
+    "preempted (tokens copied)",
+)
 ROOFLINE = ("shape", "dtype", "GB/s read", "limit reached", "ms for 1 / 2 / 4 / 8 / 16 rows", "T(k) / T(1)")
 TREES = ("tree", "budget", "tokens per step", "over the first", "nodes", "drafter's passes", "worth at the price")
 JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "pass in which each was first right")
@@ -398,6 +421,7 @@ TABLES = {
     "planners": (PLANNERS, planner_rows),
     "choices": (CHOICES, choice_rows),
     "harm": (HARM, harm_rows),
+    "schedulers": (SCHEDULERS, scheduler_rows),
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),

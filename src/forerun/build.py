@@ -139,7 +139,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         guard,
         choices.decoder.member(choices.decoder.options, parts),
         planner,
-        choices.scheduler.member(choices.scheduler.options),
+        choices.scheduler.member(choices.scheduler.options, setup),
         partial(CounterRng, coupled=choices.verifier.member.facts.coupled),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens

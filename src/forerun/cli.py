@@ -210,6 +210,20 @@ def quantize(model: str, out: Path, **values: Any) -> None:  # noqa: ANN401
     click.echo(json.dumps(found))
 
 
+@program.command()
+@click.argument("source", metavar="IN.jsonl", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@config_options
+def batch(source: Path, out: Path, **values: Any) -> None:  # noqa: ANN401
+    """Answer the requests of IN.jsonl, in OpenAI's batch format, into OUT.jsonl; what is there already is skipped.
+
+    Requests with a common start run together (scheduler batchllm, cache paged), unless told otherwise.
+    """
+    from forerun.batch import run
+
+    click.echo(json.dumps(run(source, out, split(values)[0])))
+
+
 @program.group()
 def datastore() -> None:
     """Texts that drafters retrieve from."""

@@ -7,6 +7,7 @@ drafter that opened the same folder.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -35,6 +36,19 @@ def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous",
         remedy = f"use a model that shares the target's tokenizer, or drafter='other-vocab:model={name}'"
         raise ConfigError(f"{who}: {name!r} has {sizes}; {remedy}.")
     return runner
+
+
+class Seat(Protocol):
+    """What a member keeps of a request that has a slot in its model's cache."""
+
+    slot: int
+
+
+def leave(runner: Runner, seat: Seat) -> None:
+    """Give a request's slot back, if it has one; it has none from then on."""
+    if seat.slot >= 0:
+        runner.cache.close(seat.slot)
+        seat.slot = -1
 
 
 class Reader:

@@ -53,6 +53,8 @@ class Facts:
     learns: bool = False  # a drafter that guesses by other requests of the same scope; so do a seed's uncoupled texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
     ahead: bool = False  # a drafter that goes on behind `Context.ahead`
+    stall_free: bool = False  # a scheduler by which who decodes is in every step that has room
+    fair: bool = False  # a scheduler by which scopes that always wait are served alike
     evidence: str | None = None  # docs/results entry that shows the effect, measured
 
 

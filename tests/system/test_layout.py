@@ -57,6 +57,7 @@ LAYERS = {
         "tune",
         "quantize",
         "datastore",
+        "batch",
         "__init__",
         "__main__",
     },

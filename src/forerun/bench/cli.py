@@ -277,6 +277,26 @@ def choices(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+@command.command("schedulers")
+@click.option("--trace", default="mixed", show_default=True, help="mixed, azure-code, azure-conv or mooncake.")
+@click.option("--loads", default="0.6,0.9", show_default=True, help="Work that arrives in a second; with commas.")
+@click.option("--requests", type=click.IntRange(2), default=300, show_default=True, help="The first of the trace.")
+@click.option("--setting", "settings", multiple=True, help="One more, as in sarathi:step_ms=30; may be repeated.")
+@click.option("--only", is_flag=True, help="No others than these.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the traces.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File for a plot, as PNG.")
+def schedulers(loads: str, out: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Measure times to and between tokens under every scheduler, by what passes cost; and every eviction."""
+    from forerun.bench import schedulers as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(loads=shares("loads", loads), **values))
+    benchmark.show(found)
+    if out is not None:
+        benchmark.plot(found, out)
+    click.echo(as_json(found))
+
+
 @command.command("drafts")
 @click.option("--nodes", type=click.IntRange(1), default=16, show_default=True, help="Of a draft, at most.")
 @click.option("--against", default="ngram", show_default=True, help="The drafter that others are counted against.")
@@ -450,6 +470,17 @@ def budgets(flag: str, text: str) -> list[int]:
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise click.UsageError(f"--{flag} is {text!r}; give whole numbers of 1 or more, with commas.")
     return [int(word) for word in words]
+
+
+def shares(flag: str, text: str) -> list[float]:
+    """'0.6,0.9' -> [0.6, 0.9]."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = [0.0]
+    if not all(0 < share < 100 for share in found):  # noqa: PLR2004 - more is a slip
+        raise click.UsageError(f"--{flag} is {text!r}; give numbers above 0, with commas.")
+    return found
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:

@@ -129,7 +129,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
         guard,
         decoder.member(decoder.options, Parts(guard, verifier.member(verifier.options), setup)),
         planner.member(planner.options, setup),
-        scheduler.member(scheduler.options),
+        scheduler.member(scheduler.options, setup),
         partial(CounterRng, coupled=verifier.member.facts.coupled),
     )
     limits = Limits(VOCAB, _CONTEXT, case.requests, config.max_step_tokens)

@@ -12,6 +12,7 @@ import torch
 
 from forerun.caches.contract import Cache, check_path
 from forerun.errors import CacheError, ConfigError
+from forerun.layers.evict import eviction_of
 from forerun.layers.kv_blocks import Blocks, Prefix
 from forerun.layers.kv_rows import KVRows, Place
 from forerun.types import Facts, KVLayout, Pass, Segment
@@ -36,15 +37,14 @@ class Slot:
 
     def recount(self) -> None:
         """After blocks were replaced or removed."""
-        first = self.blocks[0] if self.blocks else 0
-        self.beside = self.blocks == list(range(first, first + len(self.blocks)))
+        self.beside = not self.blocks or self.blocks == list(range(self.blocks[0], self.blocks[-1] + 1))
         self.table = None
 
 
 class PagedCache(Cache):
     """Block b holds the rows [b * block_size, (b + 1) * block_size)."""
 
-    facts = Facts(paper="2309.06180", shares=True)
+    facts = Facts(("paging-predictions",), "2309.06180", shares=True, evidence="docs/results/README.md#mooncake")
     rows: KVRows
 
     @dataclass(frozen=True)
@@ -54,13 +54,14 @@ class PagedCache(Cache):
         block_size: int = 16  # tokens
         blocks: int = 0  # 0: enough for every slot at full length
         prefix: bool = True  # find the blocks of earlier requests of the same scope
+        evict: str = "regions"  # of these, whom: who lies where new ones go, lru, or predicted
         poison: bool = False  # fill with NaN what nobody may read; for tests
 
         def __post_init__(self) -> None:
             for name, least in (("block_size", 1), ("blocks", 0)):
-                got = getattr(self, name)
-                if got < least:
+                if (got := getattr(self, name)) < least:
                     raise ConfigError(f"cache option '{name}' is {got}; give {least} or more.")
+            eviction_of(self.evict)
 
     @classmethod
     def toy(cls) -> Options:
@@ -71,7 +72,7 @@ class PagedCache(Cache):
         self._size = options.block_size
         longest = -(-length // self._size)
         count = options.blocks or slots * longest
-        self._blocks = Blocks(count, max(1, min(longest, count // slots)))
+        self._blocks = Blocks(count, max(1, min(longest, count // slots)), eviction_of(options.evict))
         self.rows = KVRows(layout, count * self._size)
         self._device = layout.device
         self._idle = list(range(slots - 1, -1, -1))
@@ -198,8 +199,8 @@ class PagedCache(Cache):
 
     def _check_room(self, s: Slot, segment: Segment) -> None:
         tail = segment.past // self._size
-        room = len(s.blocks) * self._size
-        if segment.past + segment.base + segment.count > room or self._blocks.owners[s.blocks[tail]] != 1:
+        full = segment.past + segment.base + segment.count > len(s.blocks) * self._size
+        if segment.count and (full or self._blocks.owners[s.blocks[tail]] != 1):
             message = f"slot {segment.slot} has no room for {segment.count} more tokens; reserve before writing."
             raise CacheError(message)
 

@@ -82,6 +82,12 @@ class Decoder(Member):
         """A new request; what this returns is `seat.state` from now on."""
         return None
 
+    def pause(self, state: Any) -> None:  # noqa: ANN401
+        """The request lost its place for a while: give back what is scarce, such as a slot of a reader's cache."""
+
+    def resume(self, state: Any) -> None:  # noqa: ANN401
+        """It has a place again: take what `pause` gave back."""
+
     def stop(self, state: Any) -> None:  # noqa: ANN401
         """The request ended; give back what `start` took."""
 
@@ -128,10 +134,17 @@ class FusedDecoder(Decoder):
     def start(self, context: Context) -> Voices:
         return Voices(tuple(reader.open() for reader in self.readers))
 
+    def resume(self, state: Voices) -> None:
+        state.slots = tuple(reader.open() for reader in self.readers)
+
+    def pause(self, state: Voices) -> None:
+        self.stop(state)
+
     @final
     def stop(self, state: Voices) -> None:
-        for reader, slot in zip(self.readers, state.slots, strict=True):
+        for reader, slot in zip(self.readers, state.slots, strict=False):  # none while it is paused
             reader.close(slot)
+        state.slots = ()
 
     @final
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:

@@ -61,6 +61,14 @@ class CascadeDraftingDrafter(Drafter):
         own = [replace(context, rng=RngPart(context.rng, number, count)) for number in range(count)]
         return [replace(one, state=drafter.start(one)) for drafter, one in zip(self.drafters, own, strict=True)]
 
+    def pause(self, context: Context) -> None:
+        for drafter, own in zip(self.drafters, context.state, strict=True):
+            drafter.pause(own)
+
+    def resume(self, context: Context) -> None:
+        for drafter, own in zip(self.drafters, context.state, strict=True):
+            drafter.resume(own)
+
     def stop(self, context: Context) -> None:
         for drafter, own in zip(self.drafters, context.state, strict=True):
             drafter.stop(own)

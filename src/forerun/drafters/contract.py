@@ -36,8 +36,14 @@ class Drafter(Member):
         The outputs hold the logits, and the hidden states asked for, of every node, the rejected ones too.
         """
 
+    def pause(self, context: Context) -> None:
+        """The request lost its place for a while: give back what is scarce, such as a slot of a model's cache."""
+
+    def resume(self, context: Context) -> None:
+        """It has a place again: take what `pause` gave back."""
+
     def stop(self, context: Context) -> None:
-        """The request ended; give back what `start` took."""
+        """The request ended, perhaps while it was paused; give back what `start` took."""
 
 
 class SoloDrafter(Drafter):

@@ -13,7 +13,7 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
-from forerun.reader import second_model
+from forerun.reader import leave, second_model
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -103,8 +103,15 @@ class DraftModelDrafter(Drafter):
     def start(self, context: Context) -> _Seat:
         return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))
 
+    def pause(self, context: Context) -> None:
+        leave(self.runner, context.state)
+        context.state.reading = None
+
+    def resume(self, context: Context) -> None:
+        context.state.slot = int(self.runner.cache.open(())[0])
+
     def stop(self, context: Context) -> None:
-        self.runner.cache.close(context.state.slot)
+        leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         readings = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]

@@ -20,6 +20,7 @@ from forerun.drafters.contract import Drafter
 from forerun.errors import ConfigError, unknown
 from forerun.host import send
 from forerun.look import Drawn, Likeliest, Look, Origin
+from forerun.reader import leave
 from forerun.sampling import Shaper
 from forerun.types import Context, Dist, Draft, Facts, Need, Output, Setup, Spelling, Work
 
@@ -124,8 +125,16 @@ class OtherVocabDrafter(Drafter):
         slot = int(self.runner.cache.open(())[0])
         return _Reader(slot, list(self.own.begin), marks=[(0, self.runner.cache.checkpoint(slot))])
 
+    def pause(self, context: Context) -> None:
+        leave(self.runner, context.state)
+
+    def resume(self, context: Context) -> None:
+        reader: _Reader = context.state
+        reader.slot, reader.read = int(self.runner.cache.open(())[0]), []
+        reader.marks = [(0, self.runner.cache.checkpoint(reader.slot))]
+
     def stop(self, context: Context) -> None:
-        self.runner.cache.close(context.state.slot)
+        leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         growths = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]

@@ -88,6 +88,12 @@ class OuroborosDrafter(Drafter):
     def start(self, context: Context) -> _Seat:
         return _Seat(replace(context, state=self.inner.start(context)), self.pool.of(context))
 
+    def pause(self, context: Context) -> None:
+        self.inner.pause(context.state.inner)
+
+    def resume(self, context: Context) -> None:
+        self.inner.resume(context.state.inner)
+
     def stop(self, context: Context) -> None:
         self.inner.stop(context.state.inner)
 

@@ -59,6 +59,12 @@ class RasdDrafter(Drafter):
     def start(self, context: Context) -> Context:
         return replace(context, state=self.other.start(context))
 
+    def pause(self, context: Context) -> None:
+        self.other.pause(context.state)
+
+    def resume(self, context: Context) -> None:
+        self.other.resume(context.state)
+
     def stop(self, context: Context) -> None:
         self.other.stop(context.state)
 

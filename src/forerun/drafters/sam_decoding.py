@@ -79,6 +79,14 @@ class SamDecodingDrafter(Drafter):
         other = replace(context, state=self.other.start(context)) if self.other is not None else None
         return _Request(Place(), other)
 
+    def pause(self, context: Context) -> None:
+        if self.other is not None:
+            self.other.pause(context.state.other)
+
+    def resume(self, context: Context) -> None:
+        if self.other is not None:
+            self.other.resume(context.state.other)
+
     def stop(self, context: Context) -> None:
         self.archive.learn(context)
         if self.other is not None:

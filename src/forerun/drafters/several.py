@@ -111,6 +111,14 @@ class SeveralDrafter(Drafter):
             shares.append(_Share(replace(own, state=drafter.start(own))))
         return _Request(shares)
 
+    def pause(self, context: Context) -> None:
+        for drafter, share in zip(self.drafters, context.state.shares, strict=True):
+            drafter.pause(share.context)
+
+    def resume(self, context: Context) -> None:
+        for drafter, share in zip(self.drafters, context.state.shares, strict=True):
+            drafter.resume(share.context)
+
     def stop(self, context: Context) -> None:
         for drafter, share in zip(self.drafters, context.state.shares, strict=True):
             drafter.stop(share.context)

@@ -17,7 +17,7 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.member import check_branching
-from forerun.reader import second_model
+from forerun.reader import leave, second_model
 from forerun.sampling import Path, path_to
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup, Work
@@ -124,9 +124,17 @@ class StagedDrafter(Drafter):
         cheap = replace(greedy, state=self.cheaper.start(greedy))
         return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls), cheap)
 
+    def pause(self, context: Context) -> None:
+        self.cheaper.pause(context.state.cheap)
+        leave(self.runner, context.state)
+
+    def resume(self, context: Context) -> None:
+        self.cheaper.resume(context.state.cheap)
+        context.state.slot, context.state.known = int(self.runner.cache.open(())[0]), _Known(())
+
     def stop(self, context: Context) -> None:
         self.cheaper.stop(context.state.cheap)
-        self.runner.cache.close(context.state.slot)
+        leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         growths = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]

@@ -16,6 +16,7 @@ from forerun.drafters.contract import Drafter
 from forerun.engine.request import Request
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
+from forerun.engine.swap import copy_in, copy_out
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.errors import ForerunError, RequestError
 from forerun.planners.contract import Planner, Spent
@@ -61,21 +62,28 @@ class Engine:
         caveats: tuple[str | None, str | None] = (None, None),
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
+        self.clock = perf_counter  # seconds; whoever plays a trace has another
         # In a sentence each: how texts are not the model's own, and why a seed need not bring its text again.
         self.caveat, self.seed_caveat = caveats
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
 
-    def add(
+    def add(  # noqa: PLR0913 - what a request may say
         self,
         prompt: Sequence[int],
         sampling: Sampling,
         scope: str = "",
         rng: Rng | None = None,
         prediction: Sequence[int] = (),
+        *,
+        priority: int = 0,
+        pace: float = 0.0,
     ) -> int:
-        """A new request; its id. Raises RequestError, in one sentence, for what cannot be served."""
+        """A new request; its id. Raises RequestError, in one sentence, for what cannot be served.
+
+        The lower `priority`, the sooner; `pace`: tokens per second that are read. Schedulers may look at them.
+        """
         check_tokens(sampling, prompt, self.limits.vocab, prediction)
         room = self.limits.context_length - len(prompt)
         if not prompt:
@@ -91,7 +99,7 @@ class Engine:
             id=number,
             arrival=number,
             tokens=list(prompt),
-            prompt_length=len(prompt),
+            prompt=tuple(prompt),
             sampling=sampling,
             rng=rng or self.members.rng(sampling.seed or 0),
             limit=min(sampling.max_tokens or room, room),
@@ -100,6 +108,9 @@ class Engine:
             stops=StopFinder(sampling.stop),
             scope=scope,
             prediction=tuple(prediction),
+            priority=priority,
+            pace=pace,
+            arrived=self.clock(),
         )
         return number
 
@@ -116,57 +127,80 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One round for everybody that fits in it."""
-        began = perf_counter()
-        self._admit()
-        seats = self._seat(self._pick())
-        planning = perf_counter()
+        began = self.clock()
+        self._admit(began)
+        seats = self._seat(self._pick(began), began)
+        planning = self.clock()
         if not seats:
             return self._say()
         plans = self.members.decoder.plan(seats)
-        running = perf_counter()
+        running = self.clock()
         try:
             outputs = self._run(plans)
         except Exception as problem:  # noqa: BLE001 - the requests of this pass end with an error, the engine lives
             return self._fail(seats, problem)
-        committing = perf_counter()
+        committing = self.clock()
         turns = self._commit(seats, plans, outputs)
         self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans)))
-        emitting = perf_counter()
-        self._emit(seats, plans, turns)
+        emitting = self.clock()
+        self._emit(seats, plans, turns, emitting)
         self._clock(began, planning, running, committing, emitting)
         return self._say()
 
     # admit
 
-    def _admit(self) -> None:
+    def _admit(self, now: float) -> None:
         """Give slots to waiting requests while there are slots, and room for what they must run."""
         waiting = [self._candidate(r) for r in self.requests.values() if r.slot is None]
         if not waiting:
             return
-        running = len(self.requests) - len(waiting)
-        for number in self.members.scheduler.admit(waiting):
+        for number in self.members.scheduler.yielding(self._running(), waiting, now):
+            self._preempt(self.requests[number])
+        running = sum(r.slot is not None for r in self.requests.values())
+        for number in self.members.scheduler.admit(waiting, now):
             request = self.requests[number]
             if running == self.limits.max_requests or (running and self.cache.free() < request.pending + 1):
                 return
-            request.slot, request.done = self.cache.open(request.tokens, request.scope)
+            self._open(request)
             running += 1
-            if request.context is None:
-                request.stats.cached = request.done
-                seen = number, request.tokens, request.prompt_length, request.sampling, request.rng
-                context = Context(*seen, scope=request.scope, prediction=request.prediction)
-                request.context = replace(context, state=self.members.drafter.start(context))
-                request.state = self.members.decoder.start(request.context)
+
+    def _open(self, request: Request) -> None:
+        """A slot, with what can be found of the request's tokens."""
+        slot, held = self.cache.open(request.tokens, request.scope)
+        request.slot, request.done, copy, request.saved = slot, held, request.saved, None
+        began = self.clock()
+        if copy is not None and copy_in(self.cache, slot, copy):
+            request.done = self.cache.length(slot)
+            self._moved(request.done - held, self.clock() - began)
+        if request.context is not None:
+            self.members.drafter.resume(request.context)
+            self.members.decoder.resume(request.state)
+        else:
+            request.stats.cached = request.done
+            seen = request.id, request.tokens, request.prompt_length, request.sampling, request.rng
+            context = Context(*seen, scope=request.scope, prediction=request.prediction)
+            request.context = replace(context, state=self.members.drafter.start(context))
+            request.state = self.members.decoder.start(request.context)
+
+    def _moved(self, tokens: int, seconds: float) -> None:
+        self.stats.moved += tokens
+        self.stats.move_time += seconds
+        self.members.scheduler.moved(tokens, seconds)
 
     def _candidate(self, r: Request) -> Candidate:
-        return Candidate(r.id, r.arrival, r.pending, r.slot is not None)
+        asked = r.limit, r.scope, r.priority, r.pace, r.arrived
+        return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked)
+
+    def _running(self) -> list[Candidate]:
+        return [self._candidate(r) for r in self.requests.values() if r.slot is not None]
 
     # pick
 
-    def _pick(self) -> list[Pick]:
-        running = [self._candidate(r) for r in self.requests.values() if r.slot is not None]
-        return self.members.scheduler.pick(running, self.limits.max_step_tokens) if running else []
+    def _pick(self, now: float) -> list[Pick]:
+        running = self._running()
+        return self.members.scheduler.pick(running, self.limits.max_step_tokens, now) if running else []
 
-    def _seat(self, picks: Sequence[Pick]) -> list[Seat]:
+    def _seat(self, picks: Sequence[Pick], now: float) -> list[Seat]:
         """Budgets from the planner, memory from the cache; who finds no memory waits."""
         chosen = [(self.requests[p.id], p.count) for p in picks]
         ready = [r for r, count in chosen if count == r.pending]
@@ -177,7 +211,7 @@ class Engine:
         for request, count in chosen:
             last = count == request.pending
             budget = max(0, min(shares.get(request.id, 0), request.limit - request.written - 1))
-            granted = self._reserve(request, count, budget) if request.slot is not None else None
+            granted = self._reserve(request, count, budget, now) if request.slot is not None else None
             if granted is None or request.slot is None or request.context is None:
                 continue
             pending = tuple(request.tokens[request.done : request.done + count])
@@ -185,26 +219,34 @@ class Engine:
             request.rng.begin(request.stats.steps, len(request.tokens))
         return [s for s in seats if s.context.id in self.requests and self.requests[s.context.id].slot == s.slot]
 
-    def _reserve(self, request: Request, count: int, budget: int) -> int | None:
+    def _reserve(self, request: Request, count: int, budget: int, now: float) -> int | None:
         """The budget that memory allows; None where not even the pending tokens fit and the request must wait."""
         slot = request.slot if request.slot is not None else -1
         while not self.cache.reserve(slot, count + budget):
             if budget:
                 budget = 0
                 continue
-            youngest = max((r for r in self.requests.values() if r.slot is not None), key=lambda r: r.arrival)
-            if youngest is request and len([r for r in self.requests.values() if r.slot is not None]) == 1:
+            running = self._running()
+            if len(running) == 1:
                 self._said.append(self._end(request, "length"))  # alone, and the cache cannot hold one token more
                 return None
-            self._preempt(youngest)
-            if youngest is request:
+            victim = self.requests[self.members.scheduler.victim(running, now)]
+            self._preempt(victim)
+            if victim is request:
                 return None
         return budget
 
     def _preempt(self, request: Request) -> None:
-        """Take the slot; the request reads its tokens again later and goes on where it was."""
+        """Take the slot; the request reads its tokens again later, or has a copy, and goes on where it was."""
+        if request.slot is not None and request.done and self.members.scheduler.saves(self._candidate(request)):
+            began = self.clock()
+            request.saved = copy_out(self.cache, request.slot, request.tokens[: request.done])
+            self._moved(request.done, self.clock() - began)
         self._unseat(request)
         request.done = 0
+        if request.context is not None:
+            self.members.drafter.pause(request.context)
+            self.members.decoder.pause(request.state)
         request.stats.preempted += 1
         self.stats.preemptions += 1
 
@@ -252,7 +294,7 @@ class Engine:
 
     # emit
 
-    def _emit(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn]) -> None:
+    def _emit(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], now: float) -> None:
         for seat, plan, turn in zip(seats, plans, turns, strict=True):
             request = self.requests[seat.context.id]
             if turn.error is not None:
@@ -269,18 +311,19 @@ class Engine:
             if request.finish_reason is not None:
                 self._said.append(self._end(request, request.finish_reason, Event(request.id, used, text)))
             elif used:
-                self._said.append(Event(request.id, used, text, time=perf_counter()))
+                self._said.append(Event(request.id, used, text, time=now))
 
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
         del self.requests[request.id]
+        self.members.scheduler.ended(self._candidate(request))
         self._unseat(request)
         if request.context is not None:
             self.members.drafter.stop(request.context)
             self.members.decoder.stop(request.state)
         if event is None:
             event = Event(request.id, (), request.flush())
-        return replace(event, finish_reason=reason, error=request.error, time=perf_counter(), stats=request.stats)
+        return replace(event, finish_reason=reason, error=request.error, time=self.clock(), stats=request.stats)
 
     def _unseat(self, request: Request) -> None:
         """Give the slot back, if there is one."""
@@ -298,7 +341,7 @@ class Engine:
         self.stats.plan_time += running - planning
         self.stats.run_time += committing - running
         self.stats.commit_time += emitting - committing
-        self.stats.other_time += (planning - began) + (perf_counter() - emitting)
+        self.stats.other_time += (planning - began) + (self.clock() - emitting)
 
 
 def _rows(plans: Sequence[Plan]) -> int:

@@ -122,6 +122,12 @@ class Guard(Drafter):
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         self._try(None, self.inner.observe, batch, outcomes)
 
+    def pause(self, context: Context) -> None:
+        self._try(None, self.inner.pause, context)
+
+    def resume(self, context: Context) -> None:
+        self._try(None, self.inner.resume, context)
+
     def stop(self, context: Context) -> None:
         self._try(None, self.inner.stop, context)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.engine.stats import RequestStats
+from forerun.engine.swap import Copy
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.rng import Rng
 from forerun.types import Context, Emission, Sampling
@@ -17,7 +18,7 @@ class Request:
     id: int
     arrival: int
     tokens: list[int]
-    prompt_length: int
+    prompt: tuple[int, ...]
     sampling: Sampling
     rng: Rng
     limit: int  # tokens it may write
@@ -26,13 +27,22 @@ class Request:
     stops: StopFinder
     scope: str = ""
     prediction: tuple[int, ...] = ()
+    priority: int = 0
+    pace: float = 0.0  # tokens per second that are read; 0: not said
+    arrived: float = 0.0  # seconds on the engine's clock
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
+    saved: Copy | None = None  # what it held when it gave its slot up
     context: Context | None = None
     state: Any = None  # the decoder's
     finish_reason: str | None = None
     error: str | None = None
     stats: RequestStats = field(default_factory=RequestStats)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first of the output."""
+        return len(self.prompt)
 
     @property
     def pending(self) -> int:

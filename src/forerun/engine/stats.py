@@ -65,6 +65,8 @@ class EngineStats:
     draft_failures: int = 0  # a drafter raised, hung or returned nonsense
     failed_requests: int = 0
     preemptions: int = 0
+    moved: int = 0  # tokens whose keys and values were copied out of the cache, or back
+    move_time: float = 0.0
     rows: int = 0  # tokens that went through the target
     plan_time: float = 0.0  # drafting included
     run_time: float = 0.0

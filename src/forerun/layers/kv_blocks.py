@@ -10,6 +10,7 @@ from struct import pack
 from typing import NamedTuple
 
 from forerun.errors import CacheError
+from forerun.layers.evict import Eviction
 
 
 class Prefix(NamedTuple):
@@ -28,9 +29,13 @@ class Prefix(NamedTuple):
 
 
 class Blocks:
-    """Owners, free lists and prefix index. A block has owners or is free; a free one may still be found."""
+    """Owners, free lists and prefix index. A block has owners or is free; a free one may still be found.
 
-    def __init__(self, count: int, region: int) -> None:
+    Without an eviction what is found gives way to what is written, where that keeps a slot's blocks side by side.
+    """
+
+    def __init__(self, count: int, region: int, eviction: Eviction | None = None) -> None:
+        self._eviction = eviction
         self.owners = [0] * count
         self.prefix: list[Prefix | None] = [None] * count
         self.index: dict[bytes, int] = {}  # key -> the one block that is found by it
@@ -46,20 +51,32 @@ class Blocks:
         return len(self.clean) + len(self.cached)
 
     def take(self, last: int) -> int:
-        """A block for one owner: the one after `last` if it is free; what it held is forgotten."""
+        """A block for one owner: the one after `last` if it may be taken; what it held is forgotten."""
         block = last + 1
-        if last < 0 or block == len(self.owners) or self.owners[block]:
+        if last < 0 or block == len(self.owners) or not self._may_take(block):
             block = self._start()
         self.forget(block)
         del self.clean[block]
         self._own(block)
         return block
 
+    def _may_take(self, block: int) -> bool:
+        """Whether it is free, and an eviction would not choose another first."""
+        return block in self.clean or (self._eviction is None and not self.owners[block])
+
     def _start(self) -> int:
-        idle = [region for region, used in enumerate(self._used) if not used]
+        free = [region for region, used in enumerate(self._used) if not used]
+        idle = [region for region in free if self._may_take(region * self._region)]
         if idle:
             return min(idle, key=self._stamps.__getitem__) * self._region
-        return next(iter(self.clean or self.cached))
+        if self.clean or self._eviction is None:
+            return next(iter(self.clean or self.cached))
+        return self._eviction.victim(self.cached, lambda block: self._held(block).key)
+
+    def _held(self, block: int) -> Prefix:
+        prefix = self.prefix[block]
+        assert prefix is not None  # noqa: S101 - only those that hold one are cached
+        return prefix
 
     def _own(self, block: int) -> None:
         self.owners[block] += 1
@@ -68,8 +85,10 @@ class Blocks:
 
     def share(self, block: int) -> None:
         """One more owner, of a block in use or of a free one that was found."""
-        self.cached.pop(block, None)
+        self._uncache(block)
         self._own(block)
+        if self._eviction is not None:
+            self._eviction.hit(block)
 
     def release(self, block: int) -> None:
         """One owner less; without owners a block is free, and still found if it holds a prefix."""
@@ -80,12 +99,25 @@ class Blocks:
             self._clock += 1
             self._stamps[region] = self._clock
             (self.clean if self.prefix[block] is None else self.cached)[block] = None
+            if self._eviction is not None and block in self.cached:
+                self._eviction.enters(block)
+
+    def _uncache(self, block: int) -> bool:
+        """Whether it was free and could be found; it is neither list's now."""
+        if block not in self.cached:
+            return False
+        del self.cached[block]
+        if self._eviction is not None:
+            self._eviction.leaves(block)
+        return True
 
     def learn(self, block: int, prefix: Prefix) -> None:
         """Let a full committed block be found, unless another with the same content is."""
         if prefix.key not in self.index:
             self.index[prefix.key] = block
             self.prefix[block] = prefix
+            if self._eviction is not None:
+                self._eviction.wrote(block)
 
     def forget(self, block: int) -> None:
         """The block is about to change: it is not found any more."""
@@ -93,13 +125,14 @@ class Blocks:
         if prefix is not None:
             del self.index[prefix.key]
             self.prefix[block] = None
-            if block in self.cached:
-                del self.cached[block]
+            if self._uncache(block):
                 self.clean[block] = None
 
     def find(self, prefix: Prefix) -> int | None:
         """The block that holds exactly this."""
         block = self.index.get(prefix.key)
+        if block is None and self._eviction is not None:
+            self._eviction.missed(prefix.key)
         return block if block is not None and self.prefix[block] == prefix else None
 
     def check(self, owned: Iterable[int], size: int) -> None:

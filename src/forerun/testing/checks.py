@@ -23,7 +23,7 @@ from forerun.models.toy import ToyModel
 from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
-from forerun.testing import laws
+from forerun.testing import laws, serving
 from forerun.testing.toy import KINDS, BushyDrafter, PickyPlanner, SiblingsDrafter, Spelled, Toy, chosen
 from forerun.trees.contract import Tree
 from forerun.verifiers import VERIFIERS
@@ -199,9 +199,21 @@ def _of_planner(planner: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
-    yield "picks fit", partial(laws.picks_fit, scheduler)
-    for drafter in DRAFTERS:
-        yield from law_of_company(Toy(drafter=drafter, scheduler=scheduler))
+    """Schedulers and drafters meet in budgets and memory only; a few drafters show it."""
+    facts = scheduler.member.facts
+    yield "picks fit", partial(serving.picks_fit, scheduler)
+    yield "nobody starves", partial(serving.nobody_starves, scheduler)
+    if facts.stall_free:
+        yield "decodes never stall", partial(serving.decodes_never_stall, scheduler)
+    if facts.fair:
+        yield "scopes share alike", partial(serving.scopes_share_alike, scheduler)
+    coupled = next(name for name in VERIFIERS if VERIFIERS[name].facts.coupled)
+    for drafter in ("none", GROWN, TREE):
+        toy = Toy(drafter=drafter, scheduler=scheduler)
+        yield f"greedy: {laws.spelled(toy)}", partial(laws.greedy_equals_greedy, toy)
+        yield from law_of_company(toy)
+        short = replace(toy, verifier=coupled)
+        yield f"preemption: {laws.spelled(short)}", partial(serving.preemption_does_not_matter, short)
 
 
 def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:

@@ -25,7 +25,6 @@ from forerun.models.toy import ToyModel
 from forerun.registry import Registry
 from forerun.rng import Purpose, Rng
 from forerun.sampling import path_to
-from forerun.schedulers.contract import Candidate
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
 from forerun.testing.toy import Ask, Rig, Tokens, Told, Toy
@@ -336,6 +335,7 @@ def spelled(toy: Toy) -> str:
     """The members of a toy engine in one line."""
     parts = toy.choices
     own = [*([toy.tree] if toy.tree else []), *([parts.planner] if toy.planner != Toy.planner else [])]
+    own += [parts.scheduler] if toy.scheduler != Toy.scheduler else []
     chosen = (parts.drafter, *own, parts.verifier, parts.cache, parts.decoder)
     return " x ".join(choice.spelling for choice in chosen)
 
@@ -470,7 +470,7 @@ def cancelling_is_free(toy: Toy) -> None:
             require(got == want, f"{spelled(toy)} writes {got} after a neighbour was aborted, and {want} otherwise.")
 
 
-# Shares and picks
+# Shares
 
 
 def shares_fit(planner: Choice) -> None:
@@ -483,19 +483,3 @@ def shares_fit(planner: Choice) -> None:
         told = f"planner {planner.spelling!r} shares {shares} among {size} requests with room for {room}"
         require(len(shares) == size, f"{told}; give one share per request.")
         require(all(share >= 0 for share in shares) and sum(shares) <= room, f"{told}; share no more than the room.")
-
-
-def picks_fit(scheduler: Choice) -> None:
-    """Each request at most once and by what it has pending; within the room, and somebody always runs."""
-    asked = scheduler.member(scheduler.options)
-    for pending, room in product(((1,), (5, 1, 9), (1, 1, 1, 1), (40,), (3, 40, 1)), (1, 2, 7, 100)):
-        candidates = [Candidate(i, i, count, running=True) for i, count in enumerate(pending)]
-        picks = asked.pick(candidates, room)
-        told = f"scheduler {scheduler.spelling!r} picks {picks} of pending {pending} with room for {room}"
-        require(picks and sum(p.count for p in picks) <= room, f"{told}; pick somebody, within the room.")
-        require(len({p.id for p in picks}) == len(picks), f"{told}; pick each request once.")
-        require(all(1 <= p.count <= pending[p.id] for p in picks), f"{told}; pick what is pending.")
-        admitted = asked.admit([replace(c, running=False) for c in candidates])
-        require(
-            sorted(admitted) == sorted(c.id for c in candidates), f"{scheduler.spelling!r} does not admit everybody."
-        )

@@ -6,7 +6,8 @@ stands in no table, or a `Choice`. Does not: time anything; toys say nothing abo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from functools import partial
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ Spelled = str | type[Any] | Choice
 Tokens = tuple[int, ...]
 COSTS = Costs((1, 8, 64), (1.0, 1.5, 8.0))  # of a toy's passes; made up, so that a planner plans the same every time
 PRICE = 0.05  # of one level of a draft
+TICK = 0.001  # seconds from one look at a toy's clock to the next
 
 
 def chosen(registry: Registry, member: Spelled) -> Choice:
@@ -184,9 +186,10 @@ class Toy:
             tree = self.tree
             return setup.open_tree(spelled) if tree is None else tree.member(tree.options, setup)
 
-        watched = replace(setup, open_model=open_model, open_tree=open_tree)
+        watched = replace(setup, open_model=open_model, open_tree=open_tree, costs=lambda: COSTS)
         choices = replace(self.choices, planner=modelled(self.choices.planner, COSTS, PRICE))
         rig = Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
+        rig.engine.clock = partial(next, count(0, TICK))
         if self.choices.drafter.member.facts.learns:
             rig.remember()
         return rig

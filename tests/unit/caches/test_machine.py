@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from forerun.caches import CACHES
 from forerun.errors import CacheError
+from forerun.layers.evict import TRUST
 
 TOKENS = st.integers(0, 2)
 ALIKE = [1, 2, 0, 1, 1, 2, 2, 0, 1, 0, 1, 2]
@@ -117,6 +118,7 @@ def tight(options):
 
 
 CASES = {name: CACHES[name].toy() for name in CACHES}
+CASES |= {f"paged, {evict}": replace(CACHES["paged"].toy(), evict=evict) for evict in TRUST}
 CASES |= {f"{name}, tight": tight(options) for name, options in CASES.items() if tight(options) != options}
 
 

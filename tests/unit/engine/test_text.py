@@ -198,7 +198,7 @@ def request(stops, end_ids, limit, min_tokens):
         id=0,
         arrival=0,
         tokens=[0, 1],
-        prompt_length=2,
+        prompt=(0, 1),
         sampling=sampling,
         rng=CounterRng(0),
         limit=limit,

@@ -1,0 +1,63 @@
+"""Stall-free batching: decodes always run, and prompts fill what is left of a step's time (Sarathi-Serve, 2403.02310).
+
+How many tokens that is follows from what passes cost on this machine, with the context that the step reads.
+Does not: count drafts, which take what room the step has left; align chunks to a kernel's tiles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.errors import ConfigError
+from forerun.schedulers.contract import Candidate, Pick, Scheduler, in_order
+from forerun.types import Facts, Setup
+
+
+class SarathiScheduler(Scheduler):
+    """Decodes, then chunks of prompts by arrival, while the step stays under its target."""
+
+    facts = Facts(keys=("sarathi",), paper="2403.02310", stall_free=True, evidence="docs/results/README.md#schedulers")
+
+    @dataclass(frozen=True)
+    class Options:
+        """What a step may take: milliseconds, or so many times a pass of one token; and the smallest chunk."""
+
+        step_ms: float = 0.0  # 0: by `stretch`
+        stretch: float = 4.0
+        least: int = 16  # tokens of prompts in a step, whatever they cost
+
+        def __post_init__(self) -> None:
+            if self.step_ms < 0:
+                raise ConfigError(f"scheduler option 'step_ms' is {self.step_ms}; give 0 or more.")
+            for name in ("stretch", "least"):
+                if not getattr(self, name) >= 1:
+                    raise ConfigError(f"scheduler option {name!r} is {getattr(self, name)}; give 1 or more.")
+
+    @classmethod
+    def toy(cls) -> Options:
+        return cls.Options(least=2)
+
+    def __init__(self, options: Options, setup: Setup) -> None:
+        self.options, self.costs = options, setup.costs()
+        self.target = options.step_ms / 1000 or options.stretch * self.costs.of(1)
+
+    def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
+        return [c.id for c in sorted(waiting, key=lambda c: c.arrival)]
+
+    def pick(self, running: Sequence[Candidate], room: int, now: float) -> list[Pick]:
+        decodes = [c for c in running if c.decoding]
+        prompts = [c for c in running if not c.decoding]
+        left = room - len(decodes)
+        if prompts and left > 0:
+            context = sum(c.held for c in running)
+            left = min(left, max(self.options.least, self._rows(context, len(running), room) - len(decodes)))
+        by_age = sorted(decodes, key=lambda c: c.arrival)
+        return in_order(by_age, room) + in_order(sorted(prompts, key=lambda c: c.arrival), left)
+
+    def _rows(self, context: int, requests: int, room: int) -> int:
+        """The most tokens whose pass stays under the target."""
+        low, high = 0, room
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.costs.of(middle, context, requests) <= self.target
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
