@@ -28,7 +28,7 @@ class Sheet:
 
     def __init__(self, context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = ()) -> None:
         self.draft, self.rng, self.greedy = draft, context.rng, context.sampling.greedy
-        self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+        self.shaper = Shaper.of(context, eos)
         self.rows = torch.empty(0)  # p [rows, vocab], on the device; what it is made of where the request is greedy
 
     @property

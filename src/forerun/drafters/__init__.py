@@ -32,5 +32,7 @@ DRAFTERS = Registry(
         "suffix-decoding": "suffix_decoding:SuffixDecodingDrafter",
         "staged": "staged:StagedDrafter",
         "cascade-drafting": "cascade_drafting:CascadeDraftingDrafter",
+        # what a constraint leaves no choice about
+        "grammar": "grammar:GrammarDrafter",
     },
 )

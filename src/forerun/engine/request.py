@@ -7,7 +7,7 @@ from typing import Any
 from forerun.engine.stats import RequestStats
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.rng import Rng
-from forerun.types import Context, Emission, Sampling
+from forerun.types import Context, Emission, Guide, Sampling
 
 
 @dataclass(eq=False, slots=True)
@@ -26,6 +26,7 @@ class Request:
     stops: StopFinder
     scope: str = ""
     prediction: tuple[int, ...] = ()
+    guide: Guide | None = None  # where it stands in its constraint
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
     context: Context | None = None
@@ -63,10 +64,12 @@ class Request:
         shown, stopped = self.stops.push(self.detokenizer.push(token))
         if stopped:
             return shown, "stop"
-        if self.written < self.limit:
+        complete = self.guide is not None and self.guide.advance(token)
+        if self.written < self.limit and not complete:
             return shown, None
         rest, stopped = self.stops.push(self.detokenizer.finish())
-        return (shown + rest, "stop") if stopped else (shown + rest + self.stops.finish(), "length")
+        reason = "stop" if complete else "length"
+        return (shown + rest, "stop") if stopped else (shown + rest + self.stops.finish(), reason)
 
     def flush(self) -> str:
         """Text still held back, when the request ends for another reason than a stop string."""
