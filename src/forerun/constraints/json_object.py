@@ -19,7 +19,7 @@ class JsonObjectCompiler(Compiler):
     """Text: none."""
 
     facts = Facts()
-    example = ""
+    example, words = "", ("{", "}", " ")
 
     @dataclass(frozen=True)
     class Options:

@@ -250,10 +250,10 @@ def _of_constraint(compiler: Choice) -> Iterator[tuple[str, Law]]:
     yield "walks", partial(laws.walks_leave_no_trace, letters, wish)
     yield "limits", partial(laws.bad_constraints_are_refused, letters, compiler.name)
     for model in (letters, ToyModel(words=(*words, "$"), seed=0, eos=(len(words),))):
-        for drafter in ("none", BushyDrafter, siblings(depth=2), "grammar"):
+        for drafter in ("none", BushyDrafter, siblings(width=1, depth=2), "grammar"):
             toy = Toy(drafter=drafter, model=model)
             for temperature in (0.0, 1.0):
-                sampling = Sampling(temperature=temperature, max_tokens=laws.LENGTH + 1, constraint=wish)
+                sampling = Sampling(temperature=temperature, max_tokens=laws.LENGTH, constraint=wish)
                 law = partial(laws.exact_is_true, toy, sampling, (0, 1))
                 yield f"exact: {laws.spelled(toy)}, {temperature}, {model.info.name}", law
             yield f"texts: {laws.spelled(toy)}, {model.info.name}", partial(laws.ends_are_ends, toy, wish)

@@ -309,6 +309,7 @@ BANS = (
     Sampling(bad_words=((BANNED,),), max_tokens=8),
     Sampling(logit_bias={BANNED: -math.inf}, max_tokens=8),
     Sampling(allowed_tokens=(0, 2), max_tokens=8),
+    Sampling(constraint=Constraint("deny-labels", "b"), max_tokens=8),
 )
 
 
