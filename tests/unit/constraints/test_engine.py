@@ -138,11 +138,8 @@ def of_the_parent(guide, paths):
 
 
 def none_behind_the_draft(guide, paths):
-    masks = right["masks"](guide, paths)
-    most = max(map(len, paths))
-    for path, mask in zip(paths, masks, strict=True):
-        mask |= most > 0 and len(path) == most
-    return masks
+    lengths = np.array([len(path) for path in paths])
+    return right["masks"](guide, paths) | ((lengths == lengths.max()) & (lengths > 0))[:, None]
 
 
 def kept_when_rejected(guide, walked, length):
