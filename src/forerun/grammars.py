@@ -2,9 +2,10 @@
 
 Every token of the vocabulary is given as its bytes, special ones by name, and one more stands for the end of a text:
 llguidance allows it where the text is complete, and what ends a request's text is the guide's to know.
-Does not: run code that a grammar brings, or read files.
+Does not: read files, or fetch what a schema refers to.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,7 @@ LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
+STACK = 1 << 30  # bytes; only what is used is memory
 _WORD = 32  # bits of a mask's words
 _SAID = 200  # characters of what the library says
 
@@ -64,46 +66,87 @@ def brief(problem: object) -> str:
 def compiled(name: str, setup: Setup, grammar: Callable[[], str]) -> Callable[[], Matcher]:
     """What begins a text of a grammar; RequestError where it is none, or beyond the limits."""
     tokens = vocabulary(setup.open_spelling(""), setup.vocab, setup.eos)
+
+    def begin() -> Any:  # noqa: ANN401 - llguidance's
+        found: list[Any] = []
+        deeply(lambda: found.append(LLMatcher(tokens, written, log_level=0, limits=LIMITS)))
+        return found[0]
+
     try:
-        first = LLMatcher(tokens, grammar(), log_level=0, limits=LIMITS)
+        written = grammar()
+        first = begin()
         problem = first.get_error()
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         problem = str(error) or repr(error)
     if problem:
         raise RequestError(f"constraint {name!r} does not compile ({brief(problem)}); correct it, or make it smaller.")
-    return lambda: GrammarMatcher(first.deep_copy(), setup.vocab)
+    return lambda: GrammarMatcher(first.deep_copy(), begin, setup.vocab)
+
+
+def deeply(run: Callable[[], None]) -> None:
+    """Run on a stack of its own: what is nested deeply would otherwise end the process, as the library recurses."""
+    before = threading.stack_size(STACK)
+    thread = threading.Thread(target=run, name="forerun-compile")
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
 
 
 class GrammarMatcher(Matcher):
-    """Lifts llguidance's matcher, which never leaves an error once it has met one: it is then begun anew."""
+    """Lifts llguidance's matcher, which never leaves an error once it has met one, and whose copies share their limits.
 
-    def __init__(self, inner: Any, vocab: int) -> None:  # noqa: ANN401 - llguidance's
-        self._inner, self._vocab = inner, vocab
-        self._first, self._pushed = inner.deep_copy(), list[int]()
+    So a limit may be reached by what was only looked at: a matcher that fails is compiled anew and reads the text again.
+    Does not: fail at the same token whatever was drafted, where a text comes near the limits; a mask is right or empty.
+    """
+
+    def __init__(self, inner: Any, begin: Callable[[], Any], vocab: int) -> None:  # noqa: ANN401 - llguidance's
+        self._inner, self._begin, self._vocab = inner, begin, vocab
+        self._pushed = list[int]()
         self._words = np.zeros(-(-(vocab + 1) // _WORD), np.int32)
 
+    def _again(self) -> None:
+        """The same place in a matcher that has seen nothing else."""
+        self._inner = self._begin()
+        self._inner.try_consume_tokens(self._pushed)
+
     def mask(self) -> Bools:
-        self._words[:] = 0
-        if not self._inner.is_error():
-            self._inner.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        if not self._fill():
+            self._again()
+            if not self._fill():
+                self._words[:] = 0
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
         found: Bools = bits[: self._vocab].view(np.bool_)
         return found
 
+    def _fill(self) -> bool:
+        """Find the mask; False where the matcher fails."""
+        if not self._inner.is_error():
+            self._inner.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        return not self._inner.is_error()
+
     def may_end(self) -> bool:
-        return bool(self._inner.is_accepting())
+        return not self._inner.is_error() and bool(self._inner.is_accepting())
 
     def push(self, token: int) -> bool:
-        if self._inner.try_consume_tokens([token]) != 1:
-            return False
-        self._pushed.append(token)
-        return True
+        taken = self._inner.try_consume_tokens([token])
+        if taken != 1 and self._inner.is_error():
+            self._again()
+            taken = self._inner.try_consume_tokens([token])
+        if taken == 1:
+            self._pushed.append(token)
+        return bool(taken == 1)
 
     def pop(self, count: int) -> None:
         del self._pushed[len(self._pushed) - count :]
         if self._inner.is_error() or not self._inner.rollback(count):
-            self._inner = self._first.deep_copy()
-            self._inner.try_consume_tokens(self._pushed)
+            self._again()
+
+    def trouble(self) -> str:
+        if not self._inner.is_error():
+            return ""
+        return f"the constraint is too complex here ({brief(self._inner.get_error())}); simplify it."
 
     def hint(self) -> list[int]:
         tokens: list[int] = self._inner.compute_ff_tokens()

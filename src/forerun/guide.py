@@ -34,6 +34,10 @@ class Matcher(ABC):
     def pop(self, count: int) -> None:
         """Take the newest tokens back."""
 
+    def trouble(self) -> str:
+        """Why nothing may follow though the text is not complete, in a sentence; "" where there is no such reason."""
+        return ""
+
     def hint(self) -> list[int]:
         """Tokens that come next whatever is chosen, as the tokenizer writes them; none where that is not known."""
         return []
@@ -97,6 +101,11 @@ class Guide:
         """The one token that is allowed, where it is one."""
         allowed = np.flatnonzero(self._mask()).tolist()
         return allowed if len(allowed) == 1 else []
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing may follow, where the constraint itself is to blame."""
+        return self._matcher.trouble()
 
     def advance(self, token: int) -> bool:
         self._masks = {path[1:]: mask for path, mask in self._masks.items() if path[:1] == (token,)}

@@ -61,7 +61,7 @@ class Shaper:
         """Logits after bans, biases and penalties; RequestError where these leave no token in some row."""
         bent, stuck = self.bent(logits, paths)
         if stuck is not None and fetch(stuck).any():
-            raise RequestError(STUCK)
+            raise RequestError(self.stuck)
         return bent
 
     def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -85,6 +85,11 @@ class Shaper:
             bent.masked_fill_(self._forbidden(rows, bent.device), -torch.inf)
         stuck = bent.amax(-1).isneginf()
         return bent.masked_fill_(stuck[:, None], 0), stuck
+
+    @property
+    def stuck(self) -> str:
+        """Why no token is left."""
+        return (self.guide.trouble if self.guide is not None else "") or STUCK
 
     @property
     def bends(self) -> bool:
@@ -141,7 +146,7 @@ class Rows:
         bent, stuck = shaper.bent(logits, paths)
         rows = fetch(stuck).nonzero()[0].tolist() if stuck is not None else []
         if 0 in rows:
-            raise RequestError(STUCK)
+            raise RequestError(shaper.stuck)
         self.stuck = frozenset(row - 1 for row in rows)
         self._shaper, self._bent, self._states = shaper, bent, States(output.hidden, len(draft))
         self._best: Sequence[int] | None = None

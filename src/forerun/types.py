@@ -438,6 +438,11 @@ class Guide(Protocol):
         """Tokens of the output that it has read."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Why nothing may follow what is written, where the constraint itself is to blame, in a sentence; else ""."""
+        ...
+
     def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
         """Which tokens may follow what is written and each path [paths, vocab]; none behind a forbidden one."""
         ...

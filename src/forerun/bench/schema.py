@@ -30,7 +30,7 @@ from forerun.constraints.contract import Guides
 from forerun.errors import ConfigError, RequestError, unknown
 from forerun.llm import LLM, Result
 from forerun.models.spelling import Speller
-from forerun.models.tokenizer import Tokenizer
+from forerun.models.tokenizer import FolderTokenizer, Tokenizer
 from forerun.models.toy import toy_by_name
 from forerun.types import Constraint, Sampling, Setup
 
@@ -96,8 +96,8 @@ class Found:
 def load(name: str, count: int, data: Path | None) -> Iterator[Row]:
     """The first `count` constraints of a set, or of each of its files where they are many in one."""
     if name == OWN:
-        lines = (files("forerun.bench") / "schemas.jsonl").read_text(encoding="utf-8").splitlines()
-        yield from map(_schema, map(json.loads, lines[:count]))
+        lines = (files("forerun.bench") / "schemas.jsonl").read_text(encoding="utf-8").split("\n")
+        yield from map(_schema, map(json.loads, filter(None, lines[:count])))
         return
     if name not in SETS:
         raise ConfigError(unknown("forerun bench schema", "set", name, (OWN, *SETS)))
@@ -113,8 +113,8 @@ def _rows(path: Path, count: int) -> Iterator[Row]:
     if path.suffix in DIALECTS:
         yield Row(Constraint(DIALECTS[path.suffix], path.read_text(encoding="utf-8")))
     elif path.suffix == ".gz":
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        yield from map(_schema, map(json.loads, lines[:count]))
+        lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+        yield from map(_schema, map(json.loads, filter(None, lines[:count])))
     elif path.suffix == ".json":
         yield from map(_schema, json.loads(path.read_text(encoding="utf-8"))[:count])
 
@@ -165,7 +165,8 @@ def _reads(guides: Guides, wish: Constraint, setup: Setup, text: str, times: lis
 
 def vocabulary(tokenizer: str) -> Setup:
     """What compiles constraints over a tokenizer, without its model."""
-    spoken = Tokenizer.from_folder(tokenizer)
+    folder = Path(tokenizer)  # which may hold a tokenizer and no model
+    spoken = FolderTokenizer(folder) if folder.is_dir() else Tokenizer.from_folder(tokenizer)
     speller = Speller(spoken)
     blank = setup_for(Config(), toy_by_name("toy:0"))
     eos = spoken.eos if spoken.eos is not None else spoken.vocab_size  # a token of its own, where there is none
@@ -203,7 +204,7 @@ def _texts(llm: LLM, asked: Sequence[Sampling]) -> list[Result]:
 def _told(results: Sequence[Result], wishes: Sequence[Constraint], wanted: Sequence[tuple[int, ...]]) -> dict[str, Any]:
     """What became of one drafter's texts."""
     try:
-        from jsonschema import Draft202012Validator
+        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     except ImportError as problem:
         raise ConfigError("forerun bench schema judges texts by jsonschema; pip install jsonschema.") from problem
     complete = [(r, w) for r, w in zip(results, wishes, strict=True) if r.finish_reason == "stop"]

@@ -14,7 +14,7 @@ from forerun.guide import Guide, Matcher
 from forerun.member import Member
 from forerun.types import Constraint, Setup
 
-KEPT = 64  # compiled constraints, and compilers
+KEPT = 32  # compiled constraints, and compilers
 
 
 class Compiler(Member):
