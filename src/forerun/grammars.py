@@ -95,10 +95,10 @@ def deeply(run: Callable[[], None]) -> None:
 
 
 class GrammarMatcher(Matcher):
-    """Lifts llguidance's matcher, which never leaves an error once it has met one, and whose copies share their limits.
+    """Lifts llguidance's matcher, which never leaves an error that it met, and whose copies share their limits.
 
-    So a limit may be reached by what was only looked at: a matcher that fails is compiled anew and reads the text again.
-    Does not: fail at the same token whatever was drafted, where a text comes near the limits; a mask is right or empty.
+    So what was only looked at may reach a limit: a matcher that fails is compiled anew and reads the text again.
+    Does not: fail at the same token whatever was drafted, where a text comes near a limit; masks are right or empty.
     """
 
     def __init__(self, inner: Any, begin: Callable[[], Any], vocab: int) -> None:  # noqa: ANN401 - llguidance's

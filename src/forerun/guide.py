@@ -49,6 +49,7 @@ class Guide:
     def __init__(self, matcher: Matcher, vocab: int, ends: Iterable[int]) -> None:
         self._matcher, self._vocab, self._ends = matcher, vocab, sorted(ends)
         self._masks: dict[Path, Bools] = {}
+        self._lost = False  # a committed token could not be read: nothing may follow it
         self.written = 0
 
     def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
@@ -70,6 +71,8 @@ class Guide:
 
     def _down(self, walked: list[int], path: Path) -> bool:
         """Go on from what is walked to the end of a path; False where it is forbidden, or ends before."""
+        if self._lost:
+            return False
         for token in path[len(walked) :]:
             if token in self._ends or not self._matcher.push(token):
                 return False
@@ -105,11 +108,12 @@ class Guide:
     @property
     def trouble(self) -> str:
         """Why nothing may follow, where the constraint itself is to blame."""
-        return self._matcher.trouble()
+        lost = "the text has left its constraint; simplify the constraint, or report this." if self._lost else ""
+        return self._matcher.trouble() or lost
 
     def advance(self, token: int) -> bool:
         self._masks = {path[1:]: mask for path, mask in self._masks.items() if path[:1] == (token,)}
-        self._matcher.push(token)
+        self._lost = self._lost or not self._matcher.push(token)
         self.written += 1
         return self.over
 
@@ -117,7 +121,9 @@ class Guide:
     def over(self) -> bool:
         """Whether the text is complete and cannot go on."""
         mask = self.masks([()])[0]
-        return self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
+        return (
+            not self._lost and self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
+        )
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

@@ -41,6 +41,7 @@ SETS = {  # a file that each has, and all that it is made of
     "grammars": ("llama.cpp/json.gbnf", "**/*.*"),
 }
 DIALECTS = {".gbnf": "gbnf", ".ebnf": "gbnf", ".lark": "lark"}
+SPACES = {"free": "true", "none": "false"}  # between values
 PROMPT = "Here is the JSON of a little girl and her dog: "
 _MANY = 12  # rows of the table of refusals
 
@@ -180,11 +181,15 @@ def write(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) 
     shared = {name: value for name, value in config.items() if name not in ("model", "drafter")}
     llms = {"plain": plain}
     llms |= {drafter: LLM(plain.model, plain.tokenizer, **shared, drafter=drafter) for drafter in order.drafters}
-    wishes = [row.constraint for row in load(OWN, order.prompts, None) if _compiles(plain, row.constraint)]
-    asked = [Sampling(**{"temperature": 0.0, "max_tokens": 96, **sampling, "constraint": wish}) for wish in wishes]
-    texts = {name: _texts(llm, asked) for name, llm in llms.items()}
-    wanted = [result.tokens for result in texts["plain"]]
-    return [{"drafter": name, **_told(results, wishes, wanted)} for name, results in texts.items()]
+    known = [row.constraint for row in load(OWN, order.prompts, None) if _compiles(plain, row.constraint)]
+    cases: list[dict[str, Any]] = []
+    for name, how in SPACES.items():
+        wishes = [replace(wish, name=f"{wish.name}:whitespace={how}") for wish in known]
+        asked = [Sampling(**{"temperature": 0.0, "max_tokens": 96, **sampling, "constraint": wish}) for wish in wishes]
+        texts = {drafter: _texts(llm, asked) for drafter, llm in llms.items()}
+        wanted = [result.tokens for result in texts["plain"]]
+        cases += [{"spaces": name, "drafter": by, **_told(found, wishes, wanted)} for by, found in texts.items()]
+    return cases
 
 
 def _compiles(llm: LLM, wish: Constraint) -> bool:
@@ -224,14 +229,22 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     """Every set, then the texts."""
     torch.set_num_threads(1)
     setup = vocabulary(order.tokenizer)
+    texts = write(order, config, sampling)
     return {
         "title": f"Schemas and grammars over {order.tokenizer} ({setup.vocab} tokens)",
         "benchmark": "schema",
         **machine.circumstances(),
         "machine": machine.facts(),
+        "notes": [_note(case) for case in texts],
         "sets": {name: measure(load(name, order.prompts, order.data), setup).figures() for name in order.categories},
-        "texts": write(order, config, sampling),
+        "texts": texts,
     }
+
+
+def _note(case: Mapping[str, Any]) -> str:
+    who = f"Own schemas, white space {case['spaces']}, {case['drafter']}: {case['tokens_per_step']:.2f} tokens per step"
+    shares = f"{case['as_plain']} of {case['texts']} texts as plain, {case['valid']} of {case['complete']} complete"
+    return f"{who}, {Spread(**case['ms_per_token']).shown()} ms per token; {shares} ones valid."
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -245,11 +258,11 @@ def show(found: Mapping[str, Any]) -> None:
         times = ["/".join(f"{value:.{digits}f}" for value in case[key]) for key, digits in _TIMES]
         table.add_row(name, f"{case['compiled']}/{case['schemas']}", str(case["right"]), *judged, *times)
     console.print(table)
-    table = Table("drafter", "complete", "valid", "as plain", "tokens a step", "ms a token")
+    table = Table("spaces", "drafter", "complete", "valid", "as plain", "tokens a step", "ms a token")
     for case in found["texts"]:
         shares = [f"{case[key]}/{case['texts']}" for key in ("complete", "valid", "as_plain")]
         times = [f"{case['tokens_per_step']:.2f}", Spread(**case["ms_per_token"]).shown(2)]
-        table.add_row(case["drafter"], *shares, *times)
+        table.add_row(case["spaces"], case["drafter"], *shares, *times)
     console.print(table)
 
 

@@ -57,8 +57,9 @@ def test_the_command_says_what_drafts_save():
     result = CliRunner().invoke(command, ["schema", *flags, "--drafter", "ngram", "--profiles", "off"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.output.splitlines()[-1])
-    plain, drafted = report["texts"]
-    assert plain["drafter"] == "plain"
-    assert plain["tokens_per_step"] == 1
-    assert drafted["as_plain"] == drafted["texts"] == 3
-    assert plain["valid"] == plain["complete"] > 0
+    assert [(case["spaces"], case["drafter"]) for case in report["texts"]] == [
+        (spaces, drafter) for spaces in ("free", "none") for drafter in ("plain", "ngram")
+    ]
+    assert all(case["as_plain"] == case["texts"] == 3 for case in report["texts"])
+    assert all(case["valid"] == case["complete"] > 0 for case in report["texts"])
+    assert report["texts"][0]["tokens_per_step"] == 1

@@ -101,6 +101,15 @@ def test_an_error_in_a_drafted_branch_is_forgotten_with_it():
     assert np.array_equal(guide.masks([()]), before)
 
 
+def test_nothing_follows_a_committed_token_that_is_forbidden():
+    guide = GUIDES(Constraint("choice", "abc"), frozenset())
+    guide.masks([(), (2,)])
+    assert not guide.advance(2)
+    assert not guide.masks([(), (0,)]).any()
+    assert not guide.forced((), 3)
+    assert "left its constraint" in guide.trouble
+
+
 @pytest.mark.parametrize("text", ["ab", '["ab"]', ' ["ab", "c"]'])
 def test_lists_are_written_with_commas_or_as_json(text):
     assert reads(Constraint("choice", text), [3]) == (1, True)
