@@ -94,16 +94,18 @@ class Guide:
         found: list[int] = []
         alive = self._down(walked, tuple(path))
         while alive and len(found) < count:
-            ahead = (self._matcher.hint() or self._only())[: count - len(found)]
+            ahead = (self._matcher.hint() or self._only(tuple(walked)))[: count - len(found)]
             alive = bool(ahead) and self._down(walked, (*walked, *ahead))
             found = walked[len(path) :]
         self._back(walked, 0)
         return found
 
-    def _only(self) -> list[int]:
-        """The one token that is allowed, where it is one."""
-        allowed = np.flatnonzero(self._mask()).tolist()
-        return allowed if len(allowed) == 1 else []
+    def _only(self, path: Path) -> list[int]:
+        """The one token that is allowed where the matcher stands, behind a path, if it is one."""
+        if path not in self._masks:
+            self._masks[path] = self._mask()
+        mask = self._masks[path]
+        return [int(mask.argmax())] if np.count_nonzero(mask) == 1 else []
 
     @property
     def trouble(self) -> str:

@@ -16,7 +16,7 @@ _NOTHING = Draft()
 class GrammarDrafter(SoloDrafter):
     """Forced tokens as a chain."""
 
-    facts = Facts(paper="2501.10868", ahead=True)
+    facts = Facts(paper="2501.10868", ahead=True, evidence="docs/results/README.md#schemas")
 
     @dataclass(frozen=True)
     class Options:
