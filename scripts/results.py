@@ -373,6 +373,22 @@ def idle_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def schema_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per set: coverage, then median, 99 % and worst of the times."""
+    return [
+        (
+            name,
+            f"{case['compiled']} / {case['schemas']}",
+            str(case["right"]),
+            f"{case['over_constrained']} / {case['valid']}",
+            f"{case['under_constrained']} / {case['invalid']}",
+            " / ".join(f"{value:.1f}" for value in case["compile_ms"]),
+            " / ".join(f"{value:.0f}" for value in case["mask_us"]) if case["tokens"] else "–",
+        )
+        for name, case in report["sets"].items()
+    ]
+
+
 VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
@@ -407,6 +423,10 @@ JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "p
 STORES = ("drafter", "µs / CPU µs per token read", "per token proposed", "µs of a proposal", "its tokens")
 IDLE = ("drafter", "µs per step", "propose + observe", "nodes", "of a step of 1 ms", "of 13 ms")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
+SCHEMA = (
+    *("set", "compiled", "all instances right", "valid but refused", "invalid but let through"),
+    *("ms to compile: median / 99 % / worst", "µs per token"),
+)
 DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
     *("nodes per step", "drafting, µs per step"),
@@ -426,6 +446,7 @@ TABLES = {
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),
     "idle": (IDLE, idle_rows),
+    "schema": (SCHEMA, schema_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),

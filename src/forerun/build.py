@@ -13,6 +13,8 @@ import torch
 
 from forerun.caches import CACHES
 from forerun.config import PADDED, Choice, Config, choose
+from forerun.constraints import CONSTRAINTS
+from forerun.constraints.contract import Compiler, Guides
 from forerun.decoders import DECODERS
 from forerun.decoders.contract import Parts
 from forerun.drafters import DRAFTERS
@@ -45,7 +47,11 @@ from forerun.types import Costs, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
 CHOSEN: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
-FAMILIES: dict[str, Registry] = {**CHOSEN, TREES.family: TREES}  # a tree is an option of a drafter
+FAMILIES: dict[str, Registry] = {  # a tree is an option of a drafter, a constraint is a request's
+    **CHOSEN,
+    TREES.family: TREES,
+    CONSTRAINTS.family: CONSTRAINTS,
+}
 
 
 @dataclass(frozen=True)
@@ -140,12 +146,24 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         choices.decoder.member(choices.decoder.options, parts),
         planner,
         choices.scheduler.member(choices.scheduler.options, setup),
+        guides_for(setup),
         partial(CounterRng, coupled=choices.verifier.member.facts.coupled),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
     sizes = model.info.vocab_size, setup.context_length, config.max_requests, most
     limits, caveats = Limits(*sizes, model.info.eos), (caveat(choices), seed_caveat(choices))
     return Engine(runner, members, limits, decode, stats, caveats)
+
+
+def guides_for(setup: Setup) -> Guides:
+    """What makes the guides of constrained texts."""
+
+    def compiler(spelled: str) -> Compiler:
+        choice = choose(CONSTRAINTS, spelled)
+        found: Compiler = choice.member(choice.options, setup)
+        return found
+
+    return Guides(compiler, setup.vocab)
 
 
 def load_target(config: Config) -> Model:
@@ -180,6 +198,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
         second = _load(config, folder, dtype)
         return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
 
+    @cache
     def open_spelling(folder: str) -> Spelling:
         return Speller(Tokenizer.from_folder(folder) if folder else tokenizer or Tokenizer.from_folder(model.info.name))
 

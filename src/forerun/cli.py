@@ -5,6 +5,7 @@ Does not: hold a default of its own.
 
 import dataclasses
 import json
+import re
 import sys
 import types
 import typing
@@ -17,13 +18,15 @@ import click
 
 from forerun.config import Config, read_file
 from forerun.errors import ForerunError
-from forerun.types import Event, Sampling
+from forerun.types import Constraint, Event, Sampling
 
 if TYPE_CHECKING:
     from forerun.llm import LLM, Result
 
 Command = Callable[..., Any]
 
+# A name, then options up to the last one that has a value, then the text.
+_NAMED = re.compile(r"([\w-]+(?::\w+=[\w.]+(?:,\w+=[\w.]+)*)?)(?:=(.*))?", re.DOTALL)
 _MOUNTED = {
     **{name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train", "tune")},
     "replay": "forerun.bench.cli:replay",
@@ -69,7 +72,26 @@ def sampling_options(command: Command) -> Command:
             command = click.option(flag, f.name, type=kind)(command)
         elif f.name == "stop":
             command = click.option(flag, f.name, multiple=True, help="end before this text; may be repeated")(command)
+        elif f.name == "constraint":
+            text = "what the output must be: json_schema=@FILE, regex=TEXT, choice=a,b, json_object, ..."
+            command = click.option(flag, f.name, metavar="NAME[=TEXT|=@FILE]", callback=_constraint, help=text)(command)
     return command
+
+
+def _constraint(_ctx: click.Context, _flag: click.Parameter, value: str | None) -> Constraint | None:
+    """NAME, NAME=TEXT or NAME=@FILE, where NAME may have options as any method has: NAME:OPTION=VALUE=TEXT."""
+    if value is None:
+        return None
+    found = _NAMED.fullmatch(value)
+    if found is None:
+        raise click.UsageError(f"--constraint is {value!r}; write it as NAME=TEXT or NAME=@FILE.")
+    name, text = found[1], found[2] or ""
+    if not text.startswith("@"):
+        return Constraint(name, text)
+    try:
+        return Constraint(name, Path(text[1:]).expanduser().read_text(encoding="utf-8").rstrip("\n"))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise click.UsageError(f"--constraint: {text[1:]!r} cannot be read ({problem}); name a text file.") from None
 
 
 def _scalars(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type

@@ -16,7 +16,7 @@ from typing import Any
 
 from forerun.errors import ConfigError, RequestError, unknown
 from forerun.registry import Registry
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +228,9 @@ def check_sampling(sampling: Sampling) -> None:
         raise RequestError("a stop string is empty or not text; give texts of at least one character.")
     if any(not word for word in sampling.bad_words):
         raise RequestError("a bad word has no tokens; give at least one token id per word.")
+    wish = sampling.constraint
+    if wish is not None and not (isinstance(wish, Constraint) and {type(wish.name), type(wish.text)} == {str}):
+        raise RequestError(f"constraint is {wish!r:.60}; give a Constraint of a name and a text.")
     biases = sampling.logit_bias.values()
     if any(isinstance(b, bool) or not isinstance(b, (int, float)) or math.isnan(b) or b == math.inf for b in biases):
         raise RequestError("a logit bias is not a number below infinity; use -inf to forbid a token.")

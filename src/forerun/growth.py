@@ -37,7 +37,7 @@ class Growth:
 
     def __post_init__(self) -> None:
         context = self.context
-        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
+        shaper = Shaper.of(context, self.eos)
         self.origin = Origin(shaper, context.rng, self.path)
         self.looks = self.grow(self)
         self.go_on()

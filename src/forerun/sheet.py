@@ -17,7 +17,7 @@ from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.kernels.race import first
 from forerun.rng import Purpose
-from forerun.sampling import STUCK, Shaper, States, path_to
+from forerun.sampling import Shaper, States, path_to
 from forerun.types import Context, Dist, Draft, Floats
 
 _NOTHING = Draft()
@@ -28,7 +28,7 @@ class Sheet:
 
     def __init__(self, context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = ()) -> None:
         self.draft, self.rng, self.greedy = draft, context.rng, context.sampling.greedy
-        self.shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+        self.shaper = Shaper.of(context, eos)
         self.rows = torch.empty(0)  # p [rows, vocab], on the device; what it is made of where the request is greedy
 
     @property
@@ -96,7 +96,7 @@ class Sheet:
         count = len(self.numbers)
         stuck, rest = answers[:count], answers[count:]
         if stuck[0]:
-            raise RequestError(STUCK)
+            raise RequestError(self.shaper.stuck)
         found = Answers(self, frozenset((np.flatnonzero(stuck) - 1).tolist()))
         if self.greedy:
             found.best = [int(token) for token in rest]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class Need(StrEnum):
@@ -432,6 +433,32 @@ class Outcome:
     verdict: Verdict | None = None
 
 
+class Guide(Protocol):
+    """Where one request's text stands in its constraint. Committed tokens move it; drafted ones are only looked at."""
+
+    @property
+    def written(self) -> int:
+        """Tokens of the output that it has read."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing may follow what is written, where the constraint itself is to blame, in a sentence; else ""."""
+        ...
+
+    def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
+        """Which tokens may follow what is written and each path [paths, vocab]; none behind a forbidden one."""
+        ...
+
+    def forced(self, path: Sequence[int], count: int) -> list[int]:
+        """At most `count` tokens that the constraint leaves no choice about, behind a path."""
+        ...
+
+    def advance(self, token: int) -> bool:
+        """Read a committed token; whether the text is complete with it and cannot go on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a member may see of one request; `tokens` grows between steps and is not the member's to change."""
@@ -446,6 +473,7 @@ class Context:
     prediction: tuple[int, ...] = ()  # what the caller expects the output to be
     ahead: tuple[int, ...] = ()  # tokens after these that nobody has judged yet; a drafter may be asked to go on there
     first: tuple[int, ...] = ()  # what may come next, in the target's own opinion; a tree may begin with it
+    guide: Guide | None = None  # of a request with a constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +543,14 @@ class KVLayout:
         return sum(2 * h * (d * self.stored.itemsize + scale) for h, d in zip(self.heads, self.dims, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a text must be: the name of a constraint, with its options where it has some, and what that one reads."""
+
+    name: str
+    text: str = ""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn, and when to stop. Immutable; every field is honoured on every drafted node.
@@ -537,6 +573,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not appear
     allowed_tokens: tuple[int, ...] | None = None  # nothing else may be drawn
+    constraint: Constraint | None = None  # what the whole output must be; no end before, and none but that after it
     min_tokens: int = 0  # no end-of-sequence and no stop token before this many
     max_tokens: int | None = None  # None: until the context is full
     stop: tuple[str, ...] = ()  # the text ends before the first of these
@@ -583,6 +620,8 @@ class Spelling(Protocol):
     ids: Mapping[bytes | str, int]  # the token that writes a piece; the highest of several: single bytes come first
     begin: Sequence[int]  # tokens before every text
     lead: bytes  # what the encoding of a text has before it: a space, in many vocabularies
+
+    def __hash__(self) -> int: ...
 
     def spell(self, tokens: Sequence[int]) -> list[bytes | str]:
         """What tokens write: the bytes between special tokens, and their names."""

@@ -47,6 +47,24 @@ def test_json_holds_tokens_sources_and_statistics(run):
     assert found["tokens_per_step"] == pytest.approx(9 / found["steps"])
 
 
+def test_a_constraint_is_text_or_a_file(run, tmp_path):
+    (tmp_path / "words.txt").write_text("ab,ca\n")
+    flags = ["generate", "ab", *TOY, "--seed", "1"]
+    said = [run(*flags, "--constraint", value) for value in ("choice=ab,ca", f"choice:most=9=@{tmp_path}/words.txt")]
+    assert said[0] == said[1]
+    assert said[0][1].strip() in {"ab", "ca"}
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [("=a", "write it as NAME=TEXT"), ("regex=@nowhere", "cannot be read"), ("regx=a", "did you mean 'regex'")],
+)
+def test_a_constraint_that_cannot_be_is_refused(run, value, sentence):
+    code, _, error = run("generate", "ab", *TOY, "--constraint", value)
+    assert code == 2
+    assert sentence in error
+
+
 def test_a_prediction_is_drafted(run, tmp_path):
     flags = ["ab", *TOY, "--temperature", "0", "--max-tokens", "9", "--json"]
     plain = json.loads(run("generate", *flags)[1])

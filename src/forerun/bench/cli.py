@@ -464,6 +464,29 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
     click.echo(as_json(found))
 
 
+@command.command("schema")
+@click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Over whose tokens.")
+@click.option("--prompts", type=click.IntRange(1), default=50, show_default=True, help="Schemas per set, or its file.")
+@click.option("--categories", default="own", show_default=True, help="Which sets, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def schema(**values: Any) -> None:  # noqa: ANN401
+    """Measure which schemas and grammars are covered, what masks cost, and what drafts save under them.
+
+    Sets: own; and where their files are present jsonschemabench, json_schema_test_suite, grammars.
+    """
+    from forerun.bench import schema as benchmark
+    from forerun.bench.report import as_json
+
+    categories = [name.strip() for name in values.pop("categories").split(",") if name.strip()]
+    own = {name: values.pop(name) for name in ("tokenizer", "prompts", "data")}
+    drafters = values.pop("drafter") or ("grammar", Config.drafter)
+    found = benchmark.run(benchmark.Order(categories, drafters=drafters, **own), *split(values))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 def budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]
@@ -496,3 +519,4 @@ several_drafters(command)
 several_drafters(compare_transformers)
 several_drafters(drafts)
 several_drafters(choices)
+several_drafters(schema)

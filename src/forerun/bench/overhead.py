@@ -19,6 +19,7 @@ from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.figures import quantile
+from forerun.build import guides_for
 from forerun.caches import CACHES
 from forerun.caches.contract import Cache
 from forerun.config import Config, choose
@@ -130,6 +131,7 @@ def build(case: Case, decode: Decode) -> tuple[Engine, Stub, ChainStub]:
         decoder.member(decoder.options, Parts(guard, verifier.member(verifier.options), setup)),
         planner.member(planner.options, setup),
         scheduler.member(scheduler.options, setup),
+        guides_for(setup),
         partial(CounterRng, coupled=verifier.member.facts.coupled),
     )
     limits = Limits(VOCAB, _CONTEXT, case.requests, config.max_step_tokens)

@@ -36,5 +36,7 @@ DRAFTERS = Registry(
         "dresd": "dresd:DresdDrafter",
         # who of them
         "bandit": "bandit:BanditDrafter",
+        # what a constraint leaves no choice about
+        "grammar": "grammar:GrammarDrafter",
     },
 )

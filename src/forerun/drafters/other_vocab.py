@@ -255,7 +255,7 @@ class OtherVocabDrafter(Drafter):
     def _look(self, growth: _Growth) -> Look:
         """What is asked of the distribution after the newest token."""
         context, last = growth.context, len(growth.tokens) - 1
-        shaper = Shaper(context.sampling, context.tokens, context.prompt_length, self.eos)
+        shaper = Shaper.of(context, self.eos)
         origin = Origin(shaper, context.rng, lambda node: tuple(growth.tokens[: node + 1]))
         if context.sampling.greedy:
             return Likeliest(origin, [last], 1, traits=False)

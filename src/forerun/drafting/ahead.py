@@ -55,7 +55,7 @@ class Window:
         nodes = speakers(draft, path)
         older = self.guesses[len(path) + 1 + len(nodes) :]
         if drawn and nodes and not context.sampling.greedy:
-            shaper = Shaper(context.sampling, context.tokens, context.prompt_length, eos)
+            shaper = Shaper.of(context, eos)
             rows = outcome.output.logits[[node + 1 for node in nodes]]
             bent, _ = shaper.bent(rows, lambda row: path_to(draft, nodes[row]))
             self.guesses = [*map(Dist, fetch(shaper.shape(bent))), *older]

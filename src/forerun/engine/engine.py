@@ -22,7 +22,7 @@ from forerun.errors import ForerunError, RequestError
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
-from forerun.types import Context, Event, Output, Sampling, Turn
+from forerun.types import Constraint, Context, Event, Guide, Output, Sampling, Turn
 
 _LOG = logging.getLogger("forerun")
 
@@ -35,6 +35,7 @@ class Members:
     decoder: Decoder
     planner: Planner
     scheduler: Scheduler
+    guide: Callable[[Constraint, frozenset[int]], Guide]  # of a text with these ends
     rng: Callable[[int], Rng] = CounterRng  # of a request's seed
 
 
@@ -93,7 +94,8 @@ class Engine:
             raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
-        ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(self.limits.eos))
+        ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))
+        guide = self.members.guide(sampling.constraint, ends) if sampling.constraint is not None else None
         number, self._next = self._next, self._next + 1
         self.requests[number] = Request(
             id=number,
@@ -103,7 +105,7 @@ class Engine:
             sampling=sampling,
             rng=rng or self.members.rng(sampling.seed or 0),
             limit=min(sampling.max_tokens or room, room),
-            ends=frozenset(ends),
+            ends=ends,
             detokenizer=Detokenizer(self.decode, prompt),
             stops=StopFinder(sampling.stop),
             scope=scope,
@@ -111,6 +113,7 @@ class Engine:
             priority=priority,
             pace=pace,
             arrived=self.clock(),
+            guide=guide,
         )
         return number
 
@@ -178,7 +181,7 @@ class Engine:
         else:
             request.stats.cached = request.done
             seen = request.id, request.tokens, request.prompt_length, request.sampling, request.rng
-            context = Context(*seen, scope=request.scope, prediction=request.prediction)
+            context = Context(*seen, scope=request.scope, prediction=request.prediction, guide=request.guide)
             request.context = replace(context, state=self.members.drafter.start(context))
             request.state = self.members.decoder.start(request.context)
 

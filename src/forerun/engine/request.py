@@ -8,7 +8,7 @@ from forerun.engine.stats import RequestStats
 from forerun.engine.swap import Copy
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.rng import Rng
-from forerun.types import Context, Emission, Sampling
+from forerun.types import Context, Emission, Guide, Sampling
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +30,7 @@ class Request:
     priority: int = 0
     pace: float = 0.0  # tokens per second that are read; 0: not said
     arrived: float = 0.0  # seconds on the engine's clock
+    guide: Guide | None = None  # where it stands in its constraint
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
     saved: Copy | None = None  # what it held when it gave its slot up
@@ -73,10 +74,12 @@ class Request:
         shown, stopped = self.stops.push(self.detokenizer.push(token))
         if stopped:
             return shown, "stop"
-        if self.written < self.limit:
+        complete = self.guide is not None and self.guide.advance(token)
+        if self.written < self.limit and not complete:
             return shown, None
         rest, stopped = self.stops.push(self.detokenizer.finish())
-        return (shown + rest, "stop") if stopped else (shown + rest + self.stops.finish(), "length")
+        reason = "stop" if complete else "length"
+        return (shown + rest, "stop") if stopped else (shown + rest + self.stops.finish(), reason)
 
     def flush(self) -> str:
         """Text still held back, when the request ends for another reason than a stop string."""

@@ -15,6 +15,7 @@ from forerun.build import FAMILIES
 from forerun.caches import CACHES
 from forerun.caches.contract import Cache
 from forerun.config import Choice
+from forerun.constraints.contract import Compiler
 from forerun.decoders.contract import Decoder
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import Drafter
@@ -26,6 +27,7 @@ from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws, serving
 from forerun.testing.toy import KINDS, BushyDrafter, PickyPlanner, SiblingsDrafter, Spelled, Toy, chosen
 from forerun.trees.contract import Tree
+from forerun.types import Constraint, Sampling
 from forerun.verifiers import VERIFIERS
 from forerun.verifiers.contract import Verifier
 
@@ -37,6 +39,7 @@ CONTRACTS: dict[str, type[Any]] = {
     "scheduler": Scheduler,
     "cache": Cache,
     "tree": Tree,
+    "constraint": Compiler,
 }
 TREE = "draft-model:model=toy:100,depth=2,tree=level"
 GROWN = "draft-model:model=toy:100,depth=2"  # what trees are grown with
@@ -110,6 +113,7 @@ def law_of_output(engines: Sequence[Toy]) -> Iterator[tuple[str, Law]]:
     for toy in engines:
         for how, sampling in laws.SAMPLINGS.items():
             yield f"exact: {name}, {how}, {toy.model.info.name}", partial(laws.exact_is_true, toy, sampling)
+    yield f"constrained: {name}", partial(laws.exact_is_true, engines[0], laws.CONSTRAINED)
     yield f"greedy: {name}", partial(laws.greedy_equals_greedy, engines[0])
 
 
@@ -250,6 +254,23 @@ def _of_tree(tree: Choice) -> Iterator[tuple[str, Law]]:
         yield from law_of_company(engines[0])
 
 
+def _of_constraint(compiler: Choice) -> Iterator[tuple[str, Law]]:
+    """Walks leave no trace; and in engines, whether or not the text's end is a token."""
+    words = compiler.member.words
+    letters = ToyModel(words=words, seed=0)
+    wish = Constraint(compiler.spelling, compiler.member.example)
+    yield "walks", partial(laws.walks_leave_no_trace, letters, wish)
+    yield "limits", partial(laws.bad_constraints_are_refused, letters, compiler.name)
+    for model in (letters, ToyModel(words=(*words, "$"), seed=0, eos=(len(words),))):
+        for drafter in ("none", BushyDrafter, siblings(width=1, depth=2), "grammar"):
+            toy = Toy(drafter=drafter, model=model)
+            for temperature in (0.0, 1.0):
+                sampling = Sampling(temperature=temperature, max_tokens=laws.LENGTH, constraint=wish)
+                law = partial(laws.exact_is_true, toy, sampling, (0, 1))
+                yield f"exact: {laws.spelled(toy)}, {temperature}, {model.info.name}", law
+            yield f"texts: {laws.spelled(toy)}, {model.info.name}", partial(laws.ends_are_ends, toy, wish)
+
+
 _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
     "drafter": _of_drafter,
     "verifier": _of_verifier,
@@ -258,4 +279,5 @@ _OF: dict[str, Callable[[Choice], Iterator[tuple[str, Law]]]] = {
     "decoder": _of_decoder,
     "cache": _of_cache,
     "tree": _of_tree,
+    "constraint": _of_constraint,
 }

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import product
 from typing import Any, cast
 
+import numpy as np
 import torch
 
-from forerun.build import setup_for
-from forerun.config import Choice, choose
+from forerun.build import guides_for, setup_for
+from forerun.config import Choice, Config, choose
 from forerun.drafters.contract import Drafter
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, RequestError
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.registry import Registry
@@ -28,7 +29,7 @@ from forerun.sampling import path_to
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
 from forerun.testing.toy import Ask, Rig, Tokens, Told, Toy
-from forerun.types import Context, Dist, Draft, Floats, Outcome, Sampling
+from forerun.types import Bools, Constraint, Context, Dist, Draft, Floats, Outcome, Sampling
 from forerun.verifiers.contract import Verifier
 
 TIGHT = 1e-9  # float64 toys: what rounding leaves
@@ -41,6 +42,7 @@ SAMPLINGS = {
         temperature=0.7, top_k=2, repetition_penalty=1.3, frequency_penalty=0.6, max_tokens=LENGTH
     ),
 }
+CONSTRAINED = Sampling(max_tokens=LENGTH, constraint=Constraint("choice", "ab,abca,bb,ca,cbc"))  # ends within drafts
 COMPANY = (Ask((2, 0), Sampling(max_tokens=LENGTH, seed=1)),)  # of a request whose budgets depend on such
 TOGETHER = 32  # runs that share an engine's steps; more is faster
 
@@ -306,6 +308,7 @@ BANS = (
     Sampling(bad_words=((BANNED,),), max_tokens=8),
     Sampling(logit_bias={BANNED: -math.inf}, max_tokens=8),
     Sampling(allowed_tokens=(0, 2), max_tokens=8),
+    Sampling(constraint=Constraint("deny-labels", "b"), max_tokens=8),
 )
 
 
@@ -470,7 +473,63 @@ def cancelling_is_free(toy: Toy) -> None:
             require(got == want, f"{spelled(toy)} writes {got} after a neighbour was aborted, and {want} otherwise.")
 
 
-# Shares
+# Constraints
+
+
+def walks_leave_no_trace(model: ToyModel, wish: Constraint) -> None:
+    """What may follow every path is what a guide that has read nothing else says, wherever the text stands."""
+    guides, vocab = guides_for(setup_for(Config(), model)), model.info.vocab_size
+    paths = [path for length in range(3) for path in product(range(vocab), repeat=length)]
+
+    def fresh(tokens: Sequence[int]) -> Bools:
+        """Token by token: nothing may follow what was forbidden."""
+        guide = guides(wish, frozenset())
+        for token in tokens:
+            if not guide.masks([()])[0, token]:
+                return np.zeros(vocab, np.bool_)
+            guide.advance(token)
+        found: Bools = guide.masks([()])[0]
+        return found
+
+    guide, text = guides(wish, frozenset()), list[int]()
+    for _ in range(LONG):
+        found = guide.masks([*paths[::-1], *paths])[len(paths) :]
+        for path, mask in zip(paths, found, strict=True):
+            told = f"constraint {wish.name!r} allows {np.flatnonzero(mask)} after {text} and {path}"
+            require(np.array_equal(mask, fresh((*text, *path))), f"{told}, and a fresh guide says otherwise.")
+        if not found[0].any():
+            return
+        text.append(int(np.flatnonzero(found[0])[len(text) % found[0].sum()]))
+        guide.advance(text[-1])
+
+
+def bad_constraints_are_refused(model: ToyModel, name: str) -> None:
+    """What cannot be read is refused with a sentence, and the engine serves the next one."""
+    rig = Toy(model=model).build()
+    for text in ("\x00", '{"type": ', "start: (", "(" * 5000, "a" * 100_000):
+        try:
+            rig.add(Ask((0,), Sampling(constraint=Constraint(name, text), max_tokens=2)))
+        except RequestError as problem:
+            require(name in str(problem) and str(problem).endswith("."), f"{name} says only {problem}.")
+    require(rig.write([Ask((0,), Sampling(max_tokens=2))])[0].error is None, f"{name} breaks the engine.")
+
+
+def ends_are_ends(toy: Toy, wish: Constraint) -> None:
+    """A text that stops is complete, one that does not could go on, and none goes on behind its end."""
+    eos = toy.model.info.eos
+    guides, rig = guides_for(setup_for(toy.config, toy.model)), toy.build()
+    asks = [Ask((0, 1), Sampling(seed=seed, max_tokens=LONG, constraint=wish)) for seed in range(8)]
+    for text in rig.write(asks):
+        guide, over = guides(wish, frozenset(eos)), False
+        told = f"{spelled(toy)} wrote {text.tokens} under {wish} and finished with {text.finish_reason!r}"
+        for token in text.tokens:
+            require(not over and guide.masks([()])[0, token], f"{told}; {token} is forbidden where it stands.")
+            over = token in eos or guide.advance(token)
+        require(over == (text.finish_reason == "stop"), f"{told}; stop where the text is complete, and only there.")
+    is_sound(rig)
+
+
+# Shares and picks
 
 
 def shares_fit(planner: Choice) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from forerun.build import guides_for, setup_for
 from forerun.caches import CACHES
+from forerun.config import Config
 from forerun.engine.runner import ModelRunner
 from forerun.models.contract import Model
 from forerun.sampling import Shaper
-from forerun.types import Sampling, Work
+from forerun.types import Guide, Sampling, Work
 
 Tokens = tuple[int, ...]
 
@@ -22,6 +24,7 @@ class Reference:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._rows: dict[Tokens, torch.Tensor] = {}
+        self._guides = guides_for(setup_for(Config(), model))
 
     def logits(self, tokens: Tokens) -> torch.Tensor:
         """The row [1, vocab] after `tokens`, from a cache that has seen nothing else."""
@@ -35,7 +38,8 @@ class Reference:
 
     def next(self, prompt: Tokens, output: Tokens, sampling: Sampling) -> torch.Tensor:
         """The law [vocab] of the token after `output`."""
-        shaper = Shaper(sampling, (*prompt, *output), len(prompt), self.model.info.eos)
+        eos, guide = self.model.info.eos, self._read(output, sampling)[0]
+        shaper = Shaper(sampling, (*prompt, *output), len(prompt), eos, guide)
         with torch.inference_mode():
             return shaper.probabilities(self.logits((*prompt, *output)), lambda _: ())[0]
 
@@ -48,7 +52,7 @@ class Reference:
     def _grow(
         self, prompt: Tokens, output: Tokens, weight: float, sampling: Sampling, length: int
     ) -> Iterator[tuple[Tokens, float]]:
-        if len(output) == length or (output and output[-1] in self.ends(sampling)):
+        if len(output) == length or self.ended(output, sampling):
             yield output, weight
             return
         for token, chance in enumerate(self.next(prompt, output, sampling).tolist()):
@@ -58,9 +62,22 @@ class Reference:
     def greedy(self, prompt: Tokens, sampling: Sampling, length: int) -> Tokens:
         """The most likely token after each prefix, by this sampling's penalties and bans."""
         output: Tokens = ()
-        while len(output) < length and not (output and output[-1] in self.ends(sampling)):
+        while len(output) < length and not self.ended(output, sampling):
             output = (*output, int(self.next(prompt, output, sampling).argmax()))
         return output
+
+    def _read(self, output: Tokens, sampling: Sampling) -> tuple[Guide | None, bool]:
+        """A guide that has read the output and nothing else, and whether the constraint ends the text there."""
+        if sampling.constraint is None:
+            return None, False
+        guide, over = self._guides(sampling.constraint, frozenset(self.ends(sampling))), False
+        for token in output:
+            over = guide.advance(token)
+        return guide, over
+
+    def ended(self, output: Tokens, sampling: Sampling) -> bool:
+        """Whether nothing follows the output."""
+        return bool(output) and (output[-1] in self.ends(sampling) or self._read(output, sampling)[1])
 
     def ends(self, sampling: Sampling) -> Sequence[int]:
         """Tokens that end a text."""

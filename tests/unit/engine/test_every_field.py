@@ -13,7 +13,7 @@ from forerun.drafters import DRAFTERS
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, BushyDrafter, Toy
 from forerun.testing.checks import TREE
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 V, EOS = 6, 5
 MODEL = ToyModel(V, 3, eos=(EOS,))
@@ -34,6 +34,7 @@ CHANGED = {  # field -> a value that must show, and what it shows against where 
     "logit_bias": ({2: 3.0}, BASE),
     "bad_words": (((1,), (0, 2)), BASE),
     "allowed_tokens": ((0, 3, 4), BASE),
+    "constraint": (Constraint("deny-labels", "ab,ca,ee"), BASE),
     "min_tokens": (8, replace(BASE, ignore_eos=False)),
     "max_tokens": (7, BASE),
     "stop": (("ab", "c"), BASE),
@@ -42,7 +43,8 @@ CHANGED = {  # field -> a value that must show, and what it shows against where 
     "seed": (1, BASE),
     "logprobs": (3, BASE),
 }
-GREEDY_TOO = {"repetition_penalty", "no_repeat_ngram", "logit_bias", "bad_words", "allowed_tokens", "frequency_penalty"}
+GREEDY_TOO = {"repetition_penalty", "no_repeat_ngram", "logit_bias", "bad_words", "allowed_tokens"}
+GREEDY_TOO |= {"frequency_penalty", "constraint"}
 SPELLED = [*DRAFTERS, TREE.replace("toy:100", f"toy:100:{V}"), BushyDrafter]
 
 

@@ -1,0 +1,5 @@
+"""Every law of every constraint."""
+
+
+def test_law(law):
+    law()

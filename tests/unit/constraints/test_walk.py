@@ -1,0 +1,115 @@
+"""Automata over bytes, against a search in the text; and grammars, against what they say."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.build import guides_for, setup_for
+from forerun.config import Config
+from forerun.errors import RequestError
+from forerun.models.toy import ToyModel
+from forerun.types import Constraint
+
+WORDS = ("a", "b", "c", "ab", "bc", "abc", "é", "e")
+SETUP = setup_for(Config(), ToyModel(words=WORDS))
+GUIDES = guides_for(SETUP)
+TEXTS = st.lists(st.integers(0, len(WORDS) - 1), max_size=8)
+LABELS = st.lists(st.text("abcé", min_size=1, max_size=4), min_size=1, max_size=4, unique=True)
+
+
+def reads(wish, tokens):
+    """How many of the tokens are allowed, one after the other, and whether the text may end behind them."""
+    guide = GUIDES(wish, frozenset())
+    for count, token in enumerate(tokens):
+        if not guide.masks([()])[0, token]:
+            return count, False
+        guide.advance(token)
+    return len(tokens), guide._matcher.may_end()
+
+
+@given(LABELS, TEXTS)
+def test_a_denied_label_is_never_written_and_nothing_else_is_denied(labels, tokens):
+    try:
+        count, _ = reads(Constraint("deny-labels", json.dumps(labels)), tokens)
+    except RequestError:
+        assert all(any(label in word for label in labels) for word in WORDS)
+        return
+    wanted = next(
+        (i for i in range(len(tokens)) if any(label in "".join(WORDS[t] for t in tokens[: i + 1]) for label in labels)),
+        len(tokens),
+    )
+    assert count == wanted
+
+
+@given(LABELS, TEXTS)
+def test_a_choice_is_one_of_its_words(words, tokens):
+    try:
+        count, complete = reads(Constraint("choice", json.dumps(words)), tokens)
+    except RequestError:
+        assert not any(word.startswith(piece) for piece in WORDS for word in words)
+        return
+    text = "".join(WORDS[token] for token in tokens[:count])
+    assert any(word.startswith(text) for word in words)
+    assert complete == (count == len(tokens) and text in words)
+    if count < len(tokens):
+        assert not any(word.startswith(text + WORDS[tokens[count]]) for word in words)
+
+
+@given(TEXTS)
+def test_a_regex_is_what_python_matches(tokens):
+    count, complete = reads(Constraint("regex", "(ab|c)*(bc|é)+"), tokens)
+    text = "".join(WORDS[token] for token in tokens)
+    assert complete == bool(re.fullmatch("(ab|c)*(bc|é)+", text))
+    assert not complete or count == len(tokens)
+
+
+def test_a_special_token_is_no_text():
+    guides = guides_for(setup_for(Config(), ToyModel(words=WORDS, eos=(7,))))
+    guide = guides(Constraint("regex", "e|ee|a"), frozenset())
+    assert not guide.masks([()])[0, 7], "the end of a text is not its letter"
+    assert guide.masks([()])[0, 0]
+
+
+def test_deeply_nested_rules_end_no_process():
+    rules = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(3000))
+    before = threading.stack_size()
+    guide = GUIDES(Constraint("lark", f'{rules}\nr3000: "a"\nstart: r0'), frozenset())
+    assert guide.masks([()]).any()
+    assert threading.stack_size() == before
+
+
+def test_what_becomes_too_complex_is_said():
+    guide = GUIDES(Constraint("regex", "((a{1,100}){1,100}){1,100}"), frozenset())
+    assert not guide.trouble
+    for _ in range(60):
+        assert not guide.advance(0), "an error is no end of the text"
+    assert guide.trouble.startswith("the constraint is too complex here")
+    assert not guide.masks([()]).any()
+
+
+def test_an_error_in_a_drafted_branch_is_forgotten_with_it():
+    guide = GUIDES(Constraint("regex", "b|((a{1,100}){1,100}){1,100}"), frozenset())
+    before = guide.masks([()])
+    guide.masks([(0,) * 60])
+    guide._masks.clear()
+    assert not guide.trouble
+    assert np.array_equal(guide.masks([()]), before)
+
+
+def test_nothing_follows_a_committed_token_that_is_forbidden():
+    guide = GUIDES(Constraint("choice", "abc"), frozenset())
+    guide.masks([(), (2,)])
+    assert not guide.advance(2)
+    assert not guide.masks([(), (0,)]).any()
+    assert not guide.forced((), 3)
+    assert "left its constraint" in guide.trouble
+
+
+@pytest.mark.parametrize("text", ["ab", '["ab"]', ' ["ab", "c"]'])
+def test_lists_are_written_with_commas_or_as_json(text):
+    assert reads(Constraint("choice", text), [3]) == (1, True)
