@@ -206,6 +206,7 @@ def trees(**values: Any) -> None:  # noqa: ANN401
 @click.option(
     "--price", type=click.FloatRange(0), default=0.05, show_default=True, help="A level of drafts, in passes."
 )
+@click.option("--waves", type=click.IntRange(1), default=2, show_default=True, help="Batches that wait in line.")
 @click.option("--inflate", metavar="SIZE", help="Measure by the clock as well, at the cost of a bigger model: 350M.")
 @click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Per category.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Orders of the requests.")

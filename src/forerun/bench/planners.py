@@ -35,7 +35,6 @@ COSTS = Costs((1, 2, 4, 8, 16), (0.01272, 0.01351, 0.01501, 0.0166, 0.02088))
 DRAFTER = "draft-model:depth=8"
 PLAIN = "fixed:nodes=0"
 MAX_TOKENS = 48
-WAVES = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class Order:
     nodes: Sequence[int] = (1, 2, 3, 4, 6, 8)  # fixed lengths
     settings: Sequence[str] = ()  # further planners
     only: bool = False  # not all in the table
+    waves: int = 2  # batches that wait in line; few show how unequal requests leave the last passes half empty
     price: float = 0.05  # of a level of drafts, where the target's pass over one row costs 1
     inflate: str | None = None
     data: Path | None = None
@@ -99,7 +99,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
             "costs": dict(zip(COSTS.rows, COSTS.seconds, strict=True)),
             "prompts": len(load.items),
             "repeats": order.repeats,
-            "waves": WAVES,
+            "waves": order.waves,
             "sampling": asdict(drawn),
         },
         "convention": CONVENTION,
@@ -143,7 +143,7 @@ class Match:
     def line(self, batch: int, repeat: int) -> list[tuple[Item, Sampling]]:
         """Requests in a drawn order, each with a seed."""
         rng = np.random.default_rng((batch, repeat))
-        count, places = max(WAVES * batch, len(self.items) // 2), list[int]()
+        count, places = max(self.order.waves * batch, len(self.items) // 2), list[int]()
         while len(places) < count:
             places += rng.permutation(len(self.items)).tolist()
         first = (self.sampling.seed or 0) + 1000 * repeat
