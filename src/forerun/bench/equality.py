@@ -17,7 +17,7 @@ from forerun.engine.runner import ModelRunner
 from forerun.kernels.race import times
 from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Shaper
-from forerun.types import Sampling, Work
+from forerun.types import Guide, Sampling, Work
 
 FLOAT_MARGIN = 1e-4  # of a logit, in float32 and float64
 _MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10}
@@ -55,8 +55,10 @@ def margin(best: float, dtype: torch.dtype) -> float:
 class Judge:
     """Compares texts of one model; asks the model itself at the first difference."""
 
-    def __init__(self, logits: Logits, dtype: torch.dtype, eos: tuple[int, ...] = ()) -> None:
-        self.logits, self.dtype, self.eos = logits, dtype, eos
+    def __init__(
+        self, logits: Logits, dtype: torch.dtype, eos: tuple[int, ...] = (), guides: Callable[..., Guide] | None = None
+    ) -> None:
+        self.logits, self.dtype, self.eos, self.guides = logits, dtype, eos, guides
 
     def compare(
         self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int], sampling: Sampling
@@ -69,11 +71,21 @@ class Judge:
             rest = [text[at] if at < len(text) else None for text in (expected, found)]
             return Difference("divergence", at, rest[0], rest[1], math.inf, 0.0)
         tokens = [*prompt, *expected[:at]]
-        shaper = Shaper(sampling, tokens, len(prompt), self.eos)
+        shaper = Shaper(sampling, tokens, len(prompt), self.eos, self._guide(sampling, expected[:at]))
         row = self.logits(tokens)
         measure = self._greedy_gap if sampling.greedy else self._drawn_gap
         gap, allowed = measure(shaper, row, expected[at], found[at])
         return Difference("tie" if gap <= allowed else "divergence", at, expected[at], found[at], gap, allowed)
+
+    def _guide(self, sampling: Sampling, output: Sequence[int]) -> Guide | None:
+        """Where the texts, equal so far, stand in their constraint."""
+        if sampling.constraint is None or self.guides is None:
+            return None
+        ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else self.eos)}
+        guide = self.guides(sampling.constraint, frozenset(ends))
+        for token in output:
+            guide.advance(token)
+        return guide
 
     def _greedy_gap(self, shaper: Shaper, row: torch.Tensor, *tokens: int) -> tuple[float, float]:
         """Distance of the worse token's logit from the best one, after penalties and bans."""

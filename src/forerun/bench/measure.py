@@ -122,7 +122,8 @@ class Race:
     def differences(self, trials: Sequence[Trial]) -> list[Seen]:
         """Every text that differs from plain decoding's of the same round."""
         plain = self.entrants[0].llm
-        judge = Judge(last_logits(plain.engine.runner), plain.model.info.layout.dtype, plain.model.info.eos)
+        info, engine = plain.model.info, plain.engine
+        judge = Judge(last_logits(engine.runner), info.layout.dtype, info.eos, engine.members.guide)
         reference = {(t.group, t.round): t.run for t in trials if t.entrant == 0}
         found: list[Seen] = []
         for trial in trials:

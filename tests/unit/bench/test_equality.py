@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from forerun.bench.equality import Judge, first_difference, margin
+from forerun.build import guides_for, setup_for
+from forerun.config import Config
+from forerun.errors import RequestError
 from forerun.kernels.race import times
+from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 GREEDY = Sampling(temperature=0)
 PROMPT = (0, 1)
@@ -52,6 +56,16 @@ def test_penalties_and_bans_are_part_of_the_choice():
     sampling = Sampling(temperature=0, logit_bias={1: 1.0})
     assert judge([1.0, 1.0, 2.0])[0].compare(PROMPT, (2,), (1,), sampling).kind == "tie"
     assert judge([1.0, 1.0, 2.0])[0].compare(PROMPT, (2,), (1,), GREEDY).kind == "divergence"
+
+
+def test_a_constraint_is_part_of_the_choice_where_its_guides_are_known():
+    """After "a" the likeliest token is forbidden, and the next two are level."""
+    sampling = Sampling(temperature=0, constraint=Constraint("choice", "ab,ac"))
+    row, guides = [9.0, 2.0, 2.0], guides_for(setup_for(Config(), ToyModel(3, 0)))
+    knowing = Judge(lambda _: torch.tensor(row), torch.float32, (), guides)
+    assert knowing.compare(PROMPT, (0, 1), (0, 2), sampling).kind == "tie"
+    with pytest.raises(RequestError, match="has no guide here"):
+        judge(row)[0].compare(PROMPT, (0, 1), (0, 2), sampling)
 
 
 def test_margins_are_two_units_in_the_last_place():

@@ -75,6 +75,16 @@ def test_a_special_token_is_no_text():
     assert guide.masks([()])[0, 0]
 
 
+def test_a_tokenizer_that_cannot_be_used_is_said(monkeypatch):
+    def broken(_words):
+        raise ValueError("no bytes\nand a trace")
+
+    monkeypatch.setattr("forerun.grammars.LLTokenizer", broken)
+    guides = guides_for(setup_for(Config(), ToyModel(words=WORDS)))
+    with pytest.raises(RequestError, match=r"cannot be used for constraints \(no bytes\); leave the constraint out"):
+        guides(Constraint("regex", "a"), frozenset())
+
+
 def test_deeply_nested_rules_end_no_process():
     rules = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(3000))
     before = threading.stack_size()
