@@ -169,7 +169,7 @@ class CompletionFields(_Generation):
         if isinstance(self.prompt, str):
             return [self.prompt]
         tokens = [t for t in self.prompt if isinstance(t, int)]
-        return [tokens] if tokens else [p for p in self.prompt if not isinstance(p, int)]
+        return [tokens] if tokens or not self.prompt else [p for p in self.prompt if not isinstance(p, int)]
 
     def report(self) -> int | None:
         if self.best_of not in (None, self.n):
@@ -219,10 +219,8 @@ class DetokenizeBody(Body):
 
 def _with_sampling(base: type[_Generation], called: str) -> Any:  # noqa: ANN401 - a type that is made here
     """The same, with every field of Sampling that it does not say in its own way."""
-    hints = get_type_hints(Sampling)
-    rest: dict[str, Any] = {
-        f.name: (hints[f.name] | None, None) for f in fields(Sampling) if f.name not in base.model_fields
-    }
+    hints, names = get_type_hints(Sampling), [f.name for f in fields(Sampling) if f.name not in base.model_fields]
+    rest: dict[str, Any] = {name: (hints[name] | None, None) for name in names}
     rest["logit_bias"] = (Annotated[dict[int, float], Field(max_length=300)] | None, None)
     return create_model(called, __base__=base, **rest)
 
