@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
 def listen(settings: Settings) -> socket.socket:
     """The socket; ConfigError where the address cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # said, so that asyncio sets TCP_NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if _USER_TIMEOUT is not None:  # the kernel drops a connection whose reader takes nothing
         listener.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, max(1, round(settings.write_timeout * 1000)))

@@ -65,9 +65,7 @@ def test_chat_is_the_librarys(client, library):
     assert found.choices[0].finish_reason == expected.finish_reason
     parts = [{"type": "text", "text": CHAT[1]["content"]}]
     said = [CHAT[0], {"role": "user", "content": parts}]
-    stream = client.chat.completions.create(
-        model="reference", messages=said, temperature=0, max_tokens=40, stream=True
-    )
+    stream = client.chat.completions.create(model="reference", messages=said, temperature=0, max_tokens=40, stream=True)
     deltas = [c.choices[0].delta for c in stream]
     assert deltas[0].role == "assistant"
     assert "".join(d.content or "" for d in deltas) == expected.text
@@ -163,7 +161,8 @@ def test_acceptance_is_counted_with_the_bonus(client):
 def test_sixteen_at_once_are_sixteen_alone(client, library):
     """R4, R13 in small: greedy and sampled, streamed and whole, short and long, together."""
     asks = [
-        (f"{PROMPT} number {i}", {"temperature": [0.0, 1.0][i % 2], "seed": i, "max_tokens": 10 + 5 * i}) for i in range(16)
+        (f"{PROMPT} number {i}", {"temperature": [0.0, 1.0][i % 2], "seed": i, "max_tokens": 10 + 5 * i})
+        for i in range(16)
     ]
 
     def ask(i):
@@ -207,7 +206,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "param", "sentence"), REFUSED, ids=lambda v: None)
+@pytest.mark.parametrize(
+    ("changed", "param", "sentence"), REFUSED, ids=[str(changed)[:60] for changed, _, _ in REFUSED]
+)
 def test_what_cannot_be_is_refused_with_the_field(client, changed, param, sentence):
     """R6: nothing is silently ignored."""
     with pytest.raises(openai.BadRequestError) as problem:
