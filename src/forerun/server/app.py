@@ -6,6 +6,7 @@ Does not: know the engine, or limit anything by itself (`limits.py`, `auth.py`, 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
@@ -29,6 +30,7 @@ from forerun.server.settings import Settings
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
+_SHORT = 2048  # bytes
 _ROUTES = APIRouter(redirect_slashes=False)
 
 
@@ -95,8 +97,14 @@ def _service(request: Request) -> Service:
     return found
 
 
-async def _body(request: Request, kind: type[B]) -> B:
-    return read(kind, await body_of(request, _service(request).settings.read_timeout))
+async def _take(request: Request, kind: type[B], function: Callable[[B], T]) -> T:
+    """What a function makes of the body; a long one is read beside the event loop, for which it would take too long."""
+    raw = await body_of(request, _service(request).settings.read_timeout)
+
+    def work() -> T:
+        return function(read(kind, raw))
+
+    return work() if len(raw) < _SHORT else await asyncio.to_thread(work)
 
 
 def _described(kind: type[Body]) -> dict[str, Any]:
@@ -104,16 +112,11 @@ def _described(kind: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
 
 
-async def _aside(function: Callable[..., T], *arguments: Any) -> T:  # noqa: ANN401 - whatever it takes
-    """Run what takes a while, such as a tokenizer, beside the event loop."""
-    return await asyncio.to_thread(function, *arguments)
-
-
 @_ROUTES.post("/v1/completions", openapi_extra=_described(COMPLETION))
 async def completions(request: Request) -> Response:
     """Continue a text."""
     service, tenant = _service(request), request.state.tenant
-    order = await _aside(service.completion, await _body(request, COMPLETION), tenant)
+    order = await _take(request, COMPLETION, partial(service.completion, tenant))
     return Reply(service, order, tenant)
 
 
@@ -121,7 +124,7 @@ async def completions(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service, tenant = _service(request), request.state.tenant
-    order = await _aside(service.chat, await _body(request, CHAT), tenant)
+    order = await _take(request, CHAT, partial(service.chat, tenant))
     return Reply(service, order, tenant)
 
 
@@ -154,32 +157,13 @@ def _model(service: Service) -> dict[str, Any]:
 @_ROUTES.post("/tokenize", openapi_extra=_described(TokenizeBody))
 async def tokenize(request: Request) -> Response:
     """Tokens of a text or of a conversation."""
-    service, body = _service(request), await _body(request, TokenizeBody)
-    service.check_model(body.model)
-    tokens = await _aside(_tokens, service, body)
-    found = {"count": len(tokens), "max_model_len": service.llm.engine.limits.context_length, "tokens": tokens}
-    spelled = {"token_strs": [service.words(t).decode("utf-8", "replace") for t in tokens]}
-    return JSONResponse({**found, **(spelled if body.return_token_strs else {})})
-
-
-def _tokens(service: Service, body: TokenizeBody) -> list[int]:
-    if (body.prompt is None) is (body.messages is None):
-        raise Refusal(400, "the request has both or neither of prompt and messages; give one.", param="prompt")
-    if body.messages is not None:
-        return service.llm.tokenizer.chat([turn.message() for turn in body.messages])
-    return service.llm.tokenizer.encode(body.prompt or "", bos=body.add_special_tokens)
+    return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize))
 
 
 @_ROUTES.post("/detokenize", openapi_extra=_described(DetokenizeBody))
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
-    service, body = _service(request), await _body(request, DetokenizeBody)
-    service.check_model(body.model)
-    size = service.llm.engine.limits.vocab
-    wrong = [t for t in body.tokens if not 0 <= t < size]
-    if wrong:
-        raise Refusal(400, f"token {wrong[0]} does not exist; use whole numbers from 0 to {size - 1}.", param="tokens")
-    return JSONResponse({"prompt": await _aside(service.llm.tokenizer.decode, body.tokens)})
+    return JSONResponse(await _take(request, DetokenizeBody, _service(request).detokenize))
 
 
 @_ROUTES.get("/health")

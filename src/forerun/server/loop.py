@@ -7,6 +7,7 @@ what his request may write.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from forerun.types import Event, Sampling
 
 _LOG = logging.getLogger("forerun.server")
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
+_PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
 _RESTART = 30  # seconds after which somebody may have started the server anew
 T = TypeVar("T")
 
@@ -68,6 +70,8 @@ class EngineLoop:
         self._tickets: dict[int, tuple[Ticket, int]] = {}  # number -> whose, and which of its asks
         self._thread = Thread(target=self._run, name="forerun-engine", daemon=True)
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
+        self._news: deque[tuple[Ticket, int, Event]] = deque()
+        self._delivering = False  # whether the event loop is going to look at the news
         self._beat = monotonic()
         self.broken: str | None = None
 
@@ -116,6 +120,16 @@ class EngineLoop:
     async def abort_all(self) -> None:
         """End everything now; everybody hears of it."""
         await self.call(_abort_all)
+
+    def _deliver(self) -> None:
+        """Hand the news out, and look again in a moment; what comes at once is so handed out together."""
+        with self._lock:
+            self._delivering = bool(self._news)
+        while self._news:
+            ticket, index, event = self._news.popleft()
+            ticket.news.put_nowait((index, event))
+        if self._delivering:
+            self._home.call_later(_PACE, self._deliver)
 
     # in the engine's thread
 
@@ -166,16 +180,18 @@ class EngineLoop:
             self._home.call_soon_threadsafe(_settle, found, result)
 
     def _tell(self, events: Sequence[Event]) -> None:
-        news: list[tuple[Ticket, int, Event]] = []
         for event in events:
             ticket, index = self._tickets[event.request]
             if event.finish_reason is not None:
                 del self._tickets[event.request]
             self._observe(ticket, index, event)
             if not ticket.gone:
-                news.append((ticket, index, event))
-        if news:
-            self._home.call_soon_threadsafe(_deliver, news)
+                self._news.append((ticket, index, event))
+        with self._lock:
+            asleep = self._news and not self._delivering
+            self._delivering = bool(self._delivering or asleep)
+        if asleep:
+            self._home.call_soon_threadsafe(self._deliver)
 
     def _end(self, sentence: str) -> None:
         """Nothing is stepped any more: answer every order, and end every ask with an error."""
@@ -200,8 +216,3 @@ def _settle(found: "asyncio.Future[Any]", result: Any) -> None:  # noqa: ANN401 
 def _fail(found: "asyncio.Future[Any]", problem: Exception) -> None:
     if not found.done():
         found.set_exception(problem)
-
-
-def _deliver(news: Sequence[tuple[Ticket, int, Event]]) -> None:
-    for ticket, index, event in news:
-        ticket.news.put_nowait((index, event))

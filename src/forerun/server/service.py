@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil
 from pathlib import Path
 from time import time
+from typing import Any
 
 from forerun.errors import RequestError
 from forerun.llm import LLM
@@ -15,8 +16,8 @@ from forerun.rng import sample_seed
 from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop, Ticket
 from forerun.server.metrics import Metrics
-from forerun.server.refusal import Refusal
-from forerun.server.schema import ChatFields, CompletionFields, named
+from forerun.server.refusal import Refusal, invalid
+from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, TokenizeBody, named
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.types import Sampling
@@ -54,16 +55,16 @@ class Service:
         piece = self.pieces[token] if token < len(self.pieces) else None
         return piece.encode() if isinstance(piece, str) else piece or b""
 
-    # orders; these take as long as a tokenizer does, so no event loop runs them
+    # what takes as long as a tokenizer does
 
-    def completion(self, body: CompletionFields, tenant: str) -> Order:
+    def completion(self, tenant: str, body: CompletionFields) -> Order:
         """`/v1/completions` -> asks."""
         sampling, expected = self._read(body)
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
         texts = [self._text(given, tokens) for given, tokens in zip(body.prompts(), prompts, strict=True)]
         return self._order(CompletionShape(), body, _asks(prompts, sampling, body.n, tenant, expected), texts)
 
-    def chat(self, body: ChatFields, tenant: str) -> Order:
+    def chat(self, tenant: str, body: ChatFields) -> Order:
         """`/v1/chat/completions` -> asks."""
         sampling, expected = self._read(body)
         try:
@@ -75,9 +76,9 @@ class Service:
     def _read(self, body: CompletionFields | ChatFields) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
         if body.n > self.settings.max_n:
-            raise Refusal(400, f"n is {body.n}; ask for at most {self.settings.max_n} texts.", param="n")
+            raise invalid(f"n is {body.n}; ask for at most {self.settings.max_n} texts.", "n")
         if body.stream_options is not None and not body.stream:
-            raise Refusal(400, "stream_options is given without stream; set stream to true.", param="stream_options")
+            raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
         return body.sampling(), self.llm.tokenizer.encode_within(body.expected())
 
     def _text(self, given: str | list[int], tokens: Sequence[int]) -> str:
@@ -90,6 +91,28 @@ class Service:
         echoes = [texts[i // body.n] if echo else "" for i in range(len(asks))]
         usage = body.stream_options is not None and body.stream_options.include_usage
         return Order(shape, asks, body.n, echoes, body.stream, usage)
+
+    def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """Tokens of a text or of a conversation."""
+        self.check_model(body.model)
+        if (body.prompt is None) is (body.messages is None):
+            raise invalid("the request has both or neither of prompt and messages; give one.", "prompt")
+        if body.messages is not None:
+            tokens = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
+        else:
+            tokens = self.llm.tokenizer.encode(body.prompt or "", bos=body.add_special_tokens)
+        found = {"count": len(tokens), "max_model_len": self.llm.engine.limits.context_length, "tokens": tokens}
+        spelled = {"token_strs": [self.words(t).decode("utf-8", "replace") for t in tokens]}
+        return {**found, **(spelled if body.return_token_strs else {})}
+
+    def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
+        """Text of tokens."""
+        self.check_model(body.model)
+        size = self.llm.engine.limits.vocab
+        wrong = [t for t in body.tokens if not 0 <= t < size]
+        if wrong:
+            raise invalid(f"token {wrong[0]} does not exist; use whole numbers from 0 to {size - 1}.", "tokens")
+        return {"prompt": self.llm.tokenizer.decode(body.tokens)}
 
     def check_model(self, name: str | None) -> None:
         """Refusal for a model that is not here."""
