@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -22,7 +21,7 @@ from forerun.llm import LLM
 from forerun.server.auth import OPEN, OPEN_METRICS, HostGate, KeyGate, Keys
 from forerun.server.body import BodyGate, body_of
 from forerun.server.log import AccessLog
-from forerun.server.refusal import SERVER, Refusal
+from forerun.server.refusal import Refusal
 from forerun.server.reply import Reply
 from forerun.server.schema import CHAT, COMPLETION, Body, DetokenizeBody, TokenizeBody, named, read
 from forerun.server.service import Service
@@ -55,8 +54,7 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
     app.state.service = service
     app.include_router(_ROUTES)
     app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(StarletteHTTPException, _no_such_route)
-    app.add_exception_handler(Exception, _bug)
+    app.add_exception_handler(HTTPException, _no_such_route)
     return app
 
 
@@ -78,18 +76,13 @@ def _gates(settings: Settings) -> list[Middleware]:
     ]
 
 
-async def _refused(_: Request, problem: Exception) -> Response:
-    return named(problem).response() if isinstance(problem, RequestError) else await _bug(_, problem)
+async def _refused(_: Request, problem: Any) -> Response:  # noqa: ANN401 - the RequestError that it is called for
+    return named(problem).response()
 
 
-async def _no_such_route(request: Request, problem: Exception) -> Response:
-    status = problem.status_code if isinstance(problem, HTTPException | StarletteHTTPException) else 404
+async def _no_such_route(request: Request, problem: Any) -> Response:  # noqa: ANN401 - the HTTPException
     message = f"there is no {request.method} at this path; see /openapi.json for those that are."
-    return Refusal(status, message, code="not_found").response()
-
-
-async def _bug(_: Request, __: Exception) -> Response:
-    return Refusal(500, "the server failed; its log has the reason.", kind=SERVER).response()
+    return Refusal(problem.status_code, message, code="not_found").response()
 
 
 def _service(request: Request) -> Service:

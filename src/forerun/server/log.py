@@ -1,4 +1,4 @@
-"""One line per request: its id, route, status and time. Every answer carries the id.
+"""One line per request: its id, route, status and time. Every answer carries the id, one for a bug too.
 
 Does not: log a prompt, a text, a key, a header, or a path that is not a route of ours.
 """
@@ -7,9 +7,12 @@ import logging
 import re
 from secrets import token_hex
 from time import perf_counter
+from traceback import format_tb
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forerun.server.refusal import broken
 
 _LOG = logging.getLogger("forerun.server")
 _SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -37,6 +40,12 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, stamped)
+        except Exception as problem:
+            where = "".join(format_tb(problem.__traceback__))  # not what it says: that may quote a request
+            _LOG.error("%s failed with %s\n%s", name, type(problem).__name__, where)
+            if status:
+                raise  # an answer that has begun can only be cut off
+            await broken("the server failed; its log has the reason.").response()(scope, receive, stamped)
         finally:
             route = getattr(scope.get("route"), "path", "-")
             seconds = perf_counter() - began

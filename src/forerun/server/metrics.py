@@ -38,6 +38,7 @@ class Metrics(Collector):
     def __init__(self, prefix: str, room: int) -> None:
         self._prefix, self._room = f"{prefix}:", room
         self._ended = RequestStats()  # of the requests that are no more
+        self._live: dict[int, RequestStats] = {}  # of those whose end was not heard of yet
         self._last: dict[tuple[int, int], float] = {}  # ticket and ask -> when its last token came
         self.registry, self._snapshot = CollectorRegistry(), Snapshot()
         self._first = self._histogram("time_to_first_token_seconds", "From the request to its first token.", _FIRST)
@@ -71,13 +72,14 @@ class Metrics(Collector):
             self._whole.observe(event.time - ticket.arrived)
             self._ends.labels(event.finish_reason).inc()
             self._ended.add(event.stats)
+            self._live.pop(event.request, None)
 
     def take(self, engine: Engine) -> None:
         """Read the books."""
+        self._live |= {number: request.stats for number, request in engine.requests.items()}
         now = RequestStats()
-        now.add(self._ended)
-        for request in engine.requests.values():
-            now.add(request.stats)
+        for stats in (self._ended, *self._live.values()):
+            now.add(stats)
         running = sum(request.slot is not None for request in engine.requests.values())
         usage = min(1.0, max(0.0, 1 - engine.cache.free() / self._room))
         self._snapshot = Snapshot(running, len(engine.requests) - running, usage, now, engine.stats)

@@ -16,8 +16,9 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from forerun.sampling import STUCK
 from forerun.server.loop import Ticket
-from forerun.server.refusal import SERVER, Refusal, broken, unavailable
+from forerun.server.refusal import SERVER, Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
 from forerun.server.shapes import Json, Report, drafting, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
@@ -176,4 +177,4 @@ class Reply(Response):
 def _check(event: Event | None) -> None:
     """Refusal for an event that says that its text cannot be had."""
     if event is not None and event.error is not None:
-        raise broken(event.error)
+        raise invalid(event.error) if event.error == STUCK else broken(event.error)

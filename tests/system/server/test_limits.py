@@ -175,9 +175,36 @@ def test_an_error_of_one_request_is_its_own(slow, serving):
     llm = slow(0)
     with serving(llm) as url:
         found = post(url, {**SHORT, "allowed_tokens": [1], "bad_words": [[1]]})
-        assert found.status_code == 500
+        assert found.status_code == 400
         assert "no token to draw" in found.json()["error"]["message"]
         assert post(url, SHORT).status_code == 200
+        run = llm.engine.runner.run
+
+        def failing(work):
+            llm.engine.runner.run = run
+            raise ArithmeticError
+
+        llm.engine.runner.run = failing
+        assert post(url, SHORT).status_code == 500
+        assert post(url, SHORT).status_code == 200
+
+
+def test_a_bug_in_a_route_is_one_answer(slow, serving, caplog):
+    """R25, S14: an error object with the request's id; the log has the place and not what was asked."""
+    llm = slow(0)
+
+    def failing(text, **_):
+        raise ZeroDivisionError(text)
+
+    with serving(llm) as url:
+        encode, llm.tokenizer.encode = llm.tokenizer.encode, failing
+        found = post(url, {**SHORT, "prompt": "abcdab"}, headers={"x-request-id": "mine-2"})
+        assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
+        assert found.headers["x-request-id"] == "mine-2"
+        llm.tokenizer.encode = encode
+        assert post(url, SHORT).status_code == 200
+    assert "mine-2 failed with ZeroDivisionError" in caplog.text
+    assert "abcdab" not in caplog.text
 
 
 def test_every_route_but_health_wants_a_key(slow, serving):
