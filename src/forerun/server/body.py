@@ -55,8 +55,8 @@ class BodyGate:
 
 
 async def body_of(request: Request, seconds: float) -> bytes:
-    """All of it; Refusal where it does not come, or is said to be something else than JSON."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    """All of it; Refusal where it does not come, or is not said to be JSON: a web page may send anything else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refusal(415, "the content-type is not application/json; send JSON.", code="unsupported_media_type")
     try:

@@ -261,6 +261,7 @@ def test_a_body_has_a_size(slow, serving):
         assert web.post("/v1/completions", content=chunks(), headers=kind).status_code == 413
         assert web.post("/v1/completions", content=b"[" * 1999, headers=kind).status_code == 400
         assert web.post("/v1/completions", content=fits, headers={"content-type": "text/plain"}).status_code == 415
+        assert web.post("/v1/completions", content=fits).status_code == 415
         assert web.post("/v1/completions", content=fits, headers={**kind, **packed}).status_code == 415
         for strange in (b"", b"[]", b"nul", b'{"prompt": "a", "temperature": NaN}', b'{"prompt": "\\ud800"}', b"\xff"):
             assert web.post("/v1/completions", content=strange, headers=kind).status_code == 400
@@ -271,8 +272,8 @@ def test_a_body_has_a_time(slow, serving):
     with serving(slow(0), read_timeout=0.3) as url:
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=60) as client:
-            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
-            client.sendall(head)
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+            client.sendall(head + b"Content-Type: application/json\r\n\r\n{")
             assert client.recv(100).startswith(b"HTTP/1.1 408")
 
 
