@@ -42,6 +42,7 @@ def listen(settings: Settings) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, max(1, round(settings.write_timeout * 1000)))
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen()  # who connects before the server is up waits a moment
     except (OSError, OverflowError) as problem:
         listener.close()
         place = f"{settings.host}:{settings.port}"
@@ -120,7 +121,6 @@ def in_background(llm: LLM, settings: Settings) -> Iterator[str]:
         begun.set()
 
     with listen(settings) as listener:
-        listener.listen()  # so that a client may connect before the server takes it in
         thread = Thread(target=lambda: asyncio.run(_serve(llm, settings, listener, started)), name="forerun-server")
         thread.start()
         begun.wait()

@@ -164,8 +164,10 @@ def test_health_sees_an_engine_that_hangs(slow, serving, eventually):
         eventually(lambda: httpx.get(f"{url}/health").status_code == 200)
         llm.engine.step = hang
         found = pool.submit(post, url, SHORT)
-        eventually(lambda: httpx.get(f"{url}/health").status_code == 503)
-        go.set()
+        try:
+            eventually(lambda: httpx.get(f"{url}/health").status_code == 503)
+        finally:
+            go.set()
         assert found.result().status_code == 200
         eventually(lambda: httpx.get(f"{url}/health").status_code == 200)
 

@@ -1,6 +1,9 @@
 """What clients get is what the library says, token for token, through a client that nobody here wrote."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
 
 import openai
 import pytest
@@ -274,6 +277,14 @@ def test_metrics_have_the_names_that_routers_know(web, client):
     assert values["forerun:generation_tokens_total"] >= 30
 
 
+def test_the_dashboard_shows_metrics_that_there_are(web):
+    known = {line.split()[2] for line in web.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
+    shown = (Path(__file__).parents[3] / "examples" / "grafana.json").read_text()
+    named = set(re.findall(r"forerun:\w+", shown))
+    assert len(named) > 8
+    assert {name.removesuffix("_bucket") for name in named} <= known
+
+
 def test_answers_carry_a_request_id(web):
     get = web.get
     assert get("/version", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
@@ -283,5 +294,5 @@ def test_answers_carry_a_request_id(web):
 
 def test_no_answer_waits_for_an_acknowledgement(web):
     """Small packets go at once; held back, each answer would take the 40 ms after which a client acknowledges."""
-    seconds = [web.get("/version").elapsed.total_seconds() for _ in range(20)]
-    assert min(seconds) < 0.03
+    seconds = [web.get("/version").elapsed.total_seconds() for _ in range(40)]
+    assert median(seconds) < 0.03
