@@ -24,6 +24,7 @@ from forerun.types import Event, Sampling
 _LOG = logging.getLogger("forerun.server")
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
+_LAST = 10  # seconds that the last step gets
 _RESTART = 30  # seconds after which somebody may have started the server anew
 T = TypeVar("T")
 
@@ -83,9 +84,10 @@ class EngineLoop:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its step; whoever still waits is told."""
+        """End the thread after its step, if that ends; whoever still waits is told."""
         self._stopping = True
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, _LAST)
 
     def silence(self) -> float:
         """Seconds since the engine last finished a step, or said that it has nothing to do."""

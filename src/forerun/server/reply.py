@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.sampling import STUCK
-from forerun.server.loop import Ticket
 from forerun.server.refusal import SERVER, Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
 from forerun.server.shapes import Json, Report, drafting, usage
@@ -62,27 +61,27 @@ class Reply(Response):
         return self.order.shape.report(self.service.words) if asked else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self.service.open(self.order, self.tenant) as ticket:
-            await unless_gone(receive, self._say(ticket, scope, receive, send))
+        self.deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
+        async with self.service.open(self.order, self.tenant) as self.ticket:
+            await unless_gone(receive, self._say(scope, receive, send))
 
-    async def _say(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
-        deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
-        first = await self._first(ticket, deadline)
-        if self.order.stream:
-            try:
-                await stream(send, self._parts(ticket, first, deadline), self.service.settings.write_timeout)
-            except TimeoutError:
-                _LOG.info("%s gave up a reader that reads nothing", scope["state"]["id"])
+    async def _say(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await self._first()
+        if not self.order.stream:
+            await self._hear_all()
+            await JSONResponse(self._whole())(scope, receive, send)
             return
-        await self._hear_all(ticket, first, deadline)
-        await JSONResponse(self._whole(ticket))(scope, receive, send)
+        try:
+            await stream(send, self._parts(first), self.service.settings.write_timeout)
+        except TimeoutError:
+            _LOG.info("%s gave up a reader that reads nothing", scope["state"]["id"])
 
     # news
 
-    async def _read(self, ticket: Ticket, deadline: float) -> News:
+    async def _read(self) -> News:
         try:
-            async with asyncio.timeout_at(deadline):
-                news = await ticket.read()
+            async with asyncio.timeout_at(self.deadline):
+                news = await self.ticket.read()
         except TimeoutError:
             seconds = self.service.settings.request_timeout
             message = f"the request took more than {seconds:g} s; ask for fewer tokens."
@@ -91,35 +90,29 @@ class Reply(Response):
             self.told[index].hear(event)
         return news
 
-    async def _first(self, ticket: Ticket, deadline: float) -> News:
+    async def _first(self) -> News:
         """The first news; Refusal where a request waits too long, or ends before it has a text."""
-        until = asyncio.get_running_loop().time() + self.service.settings.queue_timeout
-        reading = asyncio.create_task(self._read(ticket, deadline))
+        reading = asyncio.create_task(self._read())
         try:
-            done, _ = await asyncio.wait({reading}, timeout=max(0, until - asyncio.get_running_loop().time()))
-            if not done and await self.service.waits(ticket):
+            done, _ = await asyncio.wait({reading}, timeout=self.service.settings.queue_timeout)
+            if not done and await self.service.waits(self.ticket):
                 raise unavailable("the request waited too long for others; ask again later.", 1)
             news = await reading
         finally:
             reading.cancel()
-        for _, event in news:
-            _check(event)
+        _check(news)
         return news
 
-    async def _hear_all(self, ticket: Ticket, news: News, deadline: float) -> None:
+    async def _hear_all(self) -> None:
         while any(told.last is None for told in self.told):
-            for _, event in news:
-                _check(event)
-            news = await self._read(ticket, deadline)
-        for told in self.told:
-            _check(told.last)
+            _check(await self._read())
 
     # a whole answer
 
-    def _whole(self, ticket: Ticket) -> Json:
+    def _whole(self) -> Json:
+        texts = [echo + "".join(told.text) for echo, told in zip(self.order.echoes, self.told, strict=True)]
         choices = [
-            self._choice(i, self.order.shape.said(self.order.echoes[i] + "".join(told.text)), told.emissions, told.last)
-            | {"seed": ticket.seeds[i]}
+            self._choice(i, self.order.shape.said(texts[i]), told.emissions, told.last)
             for i, told in enumerate(self.told)
         ]
         return {**self.head, "object": self.order.shape.whole, "choices": choices, "usage": self._usage()}
@@ -127,9 +120,10 @@ class Reply(Response):
     def _choice(self, index: int, said: Json, emissions: Sequence[Emission], last: Event | None) -> Json:
         """One choice, or a part of one; `last` is its end, where it came."""
         logprobs = self.told[index].logprobs(emissions)
-        ended = {} if last is None else {"speculative_decoding_stats": drafting(last.stats)}
-        reason = None if last is None else last.finish_reason
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": reason, **ended}
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": last.finish_reason if last else None}
+        if last is None:
+            return choice
+        return choice | {"speculative_decoding_stats": drafting(last.stats), "seed": self.ticket.seeds[index]}
 
     def _usage(self) -> Json:
         prompts = sum(len(ask.prompt) for ask in self.order.asks[:: self.order.n])
@@ -138,13 +132,13 @@ class Reply(Response):
 
     # parts
 
-    async def _parts(self, ticket: Ticket, news: News, deadline: float) -> AsyncIterator[bytes]:
+    async def _parts(self, news: News) -> AsyncIterator[bytes]:
         """Everything that the reader gets, until [DONE]; an error ends it too."""
-        lines = [self._part(self._opening(i)) for i in range(len(self.told)) if self._opening(i) is not None]
+        openings = b"".join(self._opening(i) for i in range(len(self.told)))
         try:
-            yield b"".join(lines) + self._lines(ticket, news)
+            yield openings + self._lines(news)
             while any(told.last is None for told in self.told):
-                yield self._lines(ticket, await self._read(ticket, deadline))
+                yield self._lines(await self._read())
         except Refusal as refusal:
             yield encode(refusal.body) + DONE
             return
@@ -152,29 +146,30 @@ class Reply(Response):
             yield encode({**self.head, "object": self.order.shape.part, "choices": [], "usage": self._usage()})
         yield DONE
 
-    def _opening(self, index: int) -> Json | None:
-        """What a choice begins with; None where it begins with its first text."""
-        echo, opening = self.order.echoes[index], self.order.shape.opening()
-        said = self.order.shape.grown(echo) if echo else opening
-        return None if said is None else {"index": index, **said, "logprobs": None, "finish_reason": None}
+    def _opening(self, index: int) -> bytes:
+        """What a choice begins with, before its first text."""
+        said = self.order.shape.opening(self.order.echoes[index])
+        if said is None:
+            return b""
+        return self._part({"index": index, **said, "logprobs": None, "finish_reason": None})
 
-    def _lines(self, ticket: Ticket, news: News) -> bytes:
+    def _lines(self, news: News) -> bytes:
         lines: list[bytes] = []
         for index, event in news:
             if event.error is not None:
                 lines.append(encode({"error": {"message": event.error, "type": SERVER, "param": None, "code": None}}))
             last = event if event.finish_reason is not None else None
             if event.text or last is not None or self.told[index].report is not None:
-                choice = self._choice(index, self.order.shape.grown(event.text), event.emissions, last)
-                lines.append(self._part(choice | ({"seed": ticket.seeds[index]} if last is not None else {})))
+                lines.append(self._part(self._choice(index, self.order.shape.grown(event.text), event.emissions, last)))
         return b"".join(lines)
 
-    def _part(self, choice: Json | None) -> bytes:
+    def _part(self, choice: Json) -> bytes:
         asked: dict[str, Any] = {"usage": None} if self.order.usage else {}
         return encode({**self.head, "object": self.order.shape.part, "choices": [choice], **asked})
 
 
-def _check(event: Event | None) -> None:
-    """Refusal for an event that says that its text cannot be had."""
-    if event is not None and event.error is not None:
-        raise invalid(event.error) if event.error == STUCK else broken(event.error)
+def _check(news: News) -> None:
+    """Refusal for news that a text cannot be had."""
+    for _, event in news:
+        if event.error is not None:
+            raise invalid(event.error) if event.error == STUCK else broken(event.error)

@@ -75,7 +75,10 @@ async def _serve(llm: LLM, settings: Settings, listener: socket.socket, started:
     server = _Server(options)
     ending = Ending(app.state.service, server)
     started(ending)
-    await server.serve([listener])
+    try:
+        await server.serve([listener])
+    finally:
+        await app.state.service.loop.stop()  # when it ends at once, nobody tells the app; Python may not end before it
 
 
 class Ending:

@@ -10,14 +10,14 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from forerun.errors import RequestError
+from forerun.engine.engine import Engine
 from forerun.llm import LLM
 from forerun.rng import sample_seed
 from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop, Ticket
 from forerun.server.metrics import Metrics
 from forerun.server.refusal import Refusal, invalid
-from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, TokenizeBody, named
+from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, TokenizeBody
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.types import Sampling
@@ -61,17 +61,14 @@ class Service:
         """`/v1/completions` -> asks."""
         sampling, expected = self._read(body)
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
-        texts = [self._text(given, tokens) for given, tokens in zip(body.prompts(), prompts, strict=True)]
-        return self._order(CompletionShape(), body, _asks(prompts, sampling, body.n, tenant, expected), texts)
+        echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
+        return _order(CompletionShape(), body, _asks(prompts, sampling, body.n, tenant, expected), echoes)
 
     def chat(self, tenant: str, body: ChatFields) -> Order:
         """`/v1/chat/completions` -> asks."""
         sampling, expected = self._read(body)
-        try:
-            prompt = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
-        except RequestError as problem:
-            raise named(problem) from problem
-        return self._order(ChatShape(), body, _asks([prompt], sampling, body.n, tenant, expected), [])
+        prompt = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
+        return _order(ChatShape(), body, _asks([prompt], sampling, body.n, tenant, expected), [""] * body.n)
 
     def _read(self, body: CompletionFields | ChatFields) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
@@ -81,16 +78,8 @@ class Service:
             raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
         return body.sampling(), self.llm.tokenizer.encode_within(body.expected())
 
-    def _text(self, given: str | list[int], tokens: Sequence[int]) -> str:
-        return given if isinstance(given, str) else self.llm.tokenizer.decode(tokens)
-
-    def _order(
-        self, shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], texts: Sequence[str]
-    ) -> Order:
-        echo = isinstance(body, CompletionFields) and body.echo
-        echoes = [texts[i // body.n] if echo else "" for i in range(len(asks))]
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        return Order(shape, asks, body.n, echoes, body.stream, usage)
+    def _text(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else self.llm.tokenizer.decode(prompt)
 
     def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
         """Tokens of a text or of a conversation."""
@@ -126,10 +115,7 @@ class Service:
     async def open(self, order: Order, tenant: str) -> AsyncIterator[Ticket]:
         """The order's asks while they run; what still runs at the end is aborted."""
         with self.admission.seats(tenant, len(order.asks)):
-            try:
-                ticket = await self.loop.submit(order.asks)
-            except RequestError as problem:
-                raise named(problem) from problem
+            ticket = await self.loop.submit(order.asks)
             try:
                 yield ticket
             finally:
@@ -137,10 +123,12 @@ class Service:
 
     async def waits(self, ticket: Ticket) -> bool:
         """Whether none of its asks has had a slot."""
-        requests = self.llm.engine.requests
-        return await self.loop.call(
-            lambda _: all(n in requests and requests[n].context is None for n in ticket.numbers)
-        )
+
+        def waiting(engine: Engine) -> bool:
+            inside = [engine.requests[n] for n in ticket.numbers if n in engine.requests]
+            return len(inside) == len(ticket.numbers) and all(request.context is None for request in inside)
+
+        return await self.loop.call(waiting)
 
     async def drain(self) -> None:
         """Take nobody in any more; let those inside finish, for some time."""
@@ -151,6 +139,11 @@ class Service:
         except TimeoutError:
             with suppress(Refusal):  # the engine broke; everybody knows already
                 await self.loop.abort_all()
+
+
+def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return Order(shape, asks, body.n, echoes, body.stream, usage)
 
 
 def _asks(

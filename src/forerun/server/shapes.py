@@ -87,8 +87,8 @@ class Shape(ABC):
     report: type[Report]
 
     @abstractmethod
-    def opening(self) -> Json | None:
-        """What a choice begins with, before it has text."""
+    def opening(self, echo: str) -> Json | None:
+        """What a choice begins with, before its first text; None: nothing."""
 
     @abstractmethod
     def grown(self, text: str) -> Json:
@@ -102,8 +102,8 @@ class Shape(ABC):
 class CompletionShape(Shape):
     prefix, whole, part, report = "cmpl-", "text_completion", "text_completion", CompletionReport
 
-    def opening(self) -> Json | None:
-        return None
+    def opening(self, echo: str) -> Json | None:
+        return self.grown(echo) if echo else None
 
     def grown(self, text: str) -> Json:
         return {"text": text}
@@ -114,7 +114,7 @@ class CompletionShape(Shape):
 class ChatShape(Shape):
     prefix, whole, part, report = "chatcmpl-", "chat.completion", "chat.completion.chunk", ChatReport
 
-    def opening(self) -> Json | None:
+    def opening(self, echo: str) -> Json | None:
         return {"delta": {"role": "assistant", "content": ""}}
 
     def grown(self, text: str) -> Json:

@@ -33,14 +33,13 @@ async def stream(send: Send, parts: AsyncIterator[bytes], seconds: float) -> Non
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, but stop once the client goes; whether it was done."""
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, but stop once the client goes."""
     doing, leaving = asyncio.create_task(work), asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if doing.done():
             doing.result()
-        return doing.done()
     finally:
         for task in (doing, leaving):
             task.cancel()
