@@ -26,6 +26,7 @@ from forerun.bench.figures import quantile
 from forerun.errors import ForerunError
 
 SHARES = (0.5, 0.95, 0.99)
+_WIDE = 140  # where the output is no terminal
 TOKENS = 64  # per answer, unless told otherwise
 
 
@@ -183,7 +184,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
 
 def show(found: Mapping[str, Any]) -> None:
     """A row per load."""
-    console, goals = Console(highlight=False), found["goals"]
+    console, goals = Console(width=None if Console().is_terminal else _WIDE, highlight=False), found["goals"]
     caption = f"goodput: answers per second with ttft <= {goals['ttft_ms']:g} ms and tpot <= {goals['tpot_ms']:g} ms"
     table = Table(title="a server under load; ms are p50 / p95 / p99", caption=caption, title_justify="left")
     for name in ("load", "tokens/s", "requests/s", "goodput", "failed", "ttft ms", "tpot ms", "itl ms"):

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.sampling import STUCK
-from forerun.server.refusal import SERVER, Refusal, broken, invalid, unavailable
+from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
 from forerun.server.shapes import Json, Report, drafting, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
@@ -154,13 +154,16 @@ class Reply(Response):
         return self._part({"index": index, **said, "logprobs": None, "finish_reason": None})
 
     def _lines(self, news: News) -> bytes:
+        """One part per choice that there is news of."""
         lines: list[bytes] = []
-        for index, event in news:
-            if event.error is not None:
-                lines.append(encode({"error": {"message": event.error, "type": SERVER, "param": None, "code": None}}))
-            last = event if event.finish_reason is not None else None
-            if event.text or last is not None or self.told[index].report is not None:
-                lines.append(self._part(self._choice(index, self.order.shape.grown(event.text), event.emissions, last)))
+        for index in dict.fromkeys(index for index, _ in news):
+            events = [event for i, event in news if i == index]
+            text, last = "".join(event.text for event in events), self.told[index].last
+            emissions = [emission for event in events for emission in event.emissions]
+            if last is not None and last.error is not None:
+                lines.append(encode(broken(last.error).body))
+            if text or last is not None or self.told[index].report is not None:
+                lines.append(self._part(self._choice(index, self.order.shape.grown(text), emissions, last)))
         return b"".join(lines)
 
     def _part(self, choice: Json) -> bytes:
