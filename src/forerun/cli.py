@@ -30,6 +30,7 @@ _NAMED = re.compile(r"([\w-]+(?::\w+=[\w.]+(?:,\w+=[\w.]+)*)?)(?:=(.*))?", re.DO
 _MOUNTED = {
     **{name: f"forerun.{name}.cli:command" for name in ("bench", "study", "train", "tune")},
     "replay": "forerun.bench.cli:replay",
+    "serve": "forerun.server.cli:command",
 }
 
 
@@ -52,11 +53,22 @@ def program() -> None:
     """Text from language models, faster than one token per step, and provably the model's own."""
 
 
+def field_options(command: Command, kind: Any, without: Container[str] = ()) -> Command:  # noqa: ANN401 - a dataclass
+    """One flag per field of a dataclass whose fields are `config.option`s."""
+    for f in [f for f in reversed(dataclasses.fields(kind)) if f.name not in without]:
+        flag, text = f"--{f.name.replace('_', '-')}", f.metadata["help"]
+        if isinstance(f.default, bool):
+            command = click.option(flag, f.name, is_flag=True, default=None, help=text)(command)
+        elif isinstance(f.default, tuple):
+            command = click.option(flag, f.name, multiple=True, help=text)(command)
+        else:
+            command = click.option(flag, f.name, type=type(f.default), help=f"{text} [{f.default}]")(command)
+    return command
+
+
 def config_options(command: Command, without: Container[str] = ()) -> Command:
     """One flag per field of Config, and one for a file of them; `without` those that a command says in its own way."""
-    for f in [f for f in reversed(dataclasses.fields(Config)) if f.name not in without]:
-        text = f"{f.metadata['help']} [{f.default}]"
-        command = click.option(f"--{f.name.replace('_', '-')}", f.name, type=type(f.default), help=text)(command)
+    command = field_options(command, Config, without)
     return click.option("--config", metavar="FILE", help="TOML with such values, as forerun tune writes it.")(command)
 
 

@@ -109,6 +109,17 @@ def option(default: Any, text: str, least: float = -math.inf) -> Any:  # noqa: A
     return field(default=default, metadata={"help": text, "least": least})
 
 
+def check_fields(values: Any) -> None:  # noqa: ANN401 - a dataclass whose fields are `option`s
+    """Raise ConfigError unless every field has the type of its default, and its least value."""
+    for f in fields(values):
+        value, least, kind = getattr(values, f.name), f.metadata["least"], type(f.default)
+        whole = kind is float and isinstance(value, int)
+        if isinstance(value, bool) is not (kind is bool) or not (whole or isinstance(value, kind)):
+            raise ConfigError(f"{f.name} is {value!r}; give a value of type {kind.__name__}.")
+        if isinstance(value, (int, float)) and not value >= least:
+            raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that shapes an engine. The command line's flags are these fields."""
@@ -142,13 +153,7 @@ class Config:
     draft_timeout: float = option(10.0, "seconds after which a drafter that does not answer is given up", 0)
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value, least = getattr(self, f.name), f.metadata["least"]
-            whole = isinstance(f.default, float) and isinstance(value, int)
-            if isinstance(value, bool) or not (whole or isinstance(value, type(f.default))):
-                raise ConfigError(f"{f.name} is {value!r}; give a value of type {type(f.default).__name__}.")
-            if not isinstance(value, str) and not value >= least:
-                raise ConfigError(f"{f.name} is {value}; give at least {least:g}.")
+        check_fields(self)
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(unknown("Config", f"value of {name}", getattr(self, name), allowed))

@@ -488,6 +488,30 @@ def schema(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+@command.command("serve")
+@click.option("--url", help="A server that runs; without it one is started, with the flags of the engine.")
+@click.option("--concurrency", default="1,4,16", show_default=True, help="Clients at the same time; with commas.")
+@click.option("--rate", "rates", multiple=True, type=click.FloatRange(0, min_open=True), help="Requests per second.")
+@click.option("--requests", type=click.IntRange(1), default=64, show_default=True, help="At each load.")
+@click.option("--ttft-ms", type=float, default=500.0, show_default=True, help="Objective of the first token.")
+@click.option("--tpot-ms", type=float, default=50.0, show_default=True, help="Objective of every further one.")
+@config_options
+@sampling_options
+def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values: Any) -> None:  # noqa: ANN401
+    """Measure a server under load: latencies, throughput, and how many answers met their objectives.
+
+    So many clients that each ask again once they are answered; with --rate (may be repeated) random arrivals instead.
+    """
+    from forerun.bench import serve as benchmark
+    from forerun.bench.report import as_json
+
+    own = {name: values.pop(name) for name in ("requests", "ttft_ms", "tpot_ms")}
+    config, sampling = split(values)
+    found = benchmark.run(benchmark.Order(url, budgets("concurrency", concurrency), rates, **own), config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 def budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]

@@ -1,0 +1,190 @@
+"""The routes. Each reads a body, asks the service, and says what came.
+
+Does not: know the engine, or limit anything by itself (`limits.py`, `auth.py`, `body.py`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+import forerun
+from forerun.errors import RequestError
+from forerun.llm import LLM
+from forerun.server.auth import OPEN, OPEN_METRICS, HostGate, KeyGate, Keys
+from forerun.server.body import BodyGate, body_of
+from forerun.server.log import AccessLog
+from forerun.server.refusal import Refusal
+from forerun.server.reply import Reply
+from forerun.server.schema import CHAT, COMPLETION, Body, DetokenizeBody, TokenizeBody, named, read
+from forerun.server.service import Service
+from forerun.server.settings import Settings
+
+B = TypeVar("B", bound=Body)
+T = TypeVar("T")
+_SHORT = 2048  # bytes
+_ROUTES = APIRouter(redirect_slashes=False)
+
+
+def create_app(llm: LLM, settings: Settings) -> FastAPI:
+    """The server around a model, which it has to itself from its first request on."""
+    service = Service(llm, settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.loop.start()
+        yield
+        await service.loop.stop()
+
+    app = FastAPI(
+        title="forerun",
+        version=forerun.__version__,
+        lifespan=lifespan,
+        middleware=_gates(settings),
+        docs_url=None,  # these pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.include_router(_ROUTES)
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(HTTPException, _no_such_route)
+    return app
+
+
+def _gates(settings: Settings) -> list[Middleware]:
+    """What a request passes, outermost first."""
+    free = OPEN_METRICS if settings.open_metrics else OPEN
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.allow_origin,
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type", "x-request-id"],
+    )
+    return [
+        Middleware(AccessLog),
+        Middleware(HostGate, settings=settings),
+        *([cors] if settings.allow_origin else []),
+        Middleware(KeyGate, keys=Keys(settings.keys()), free=free),
+        Middleware(BodyGate, most=settings.max_body),
+    ]
+
+
+async def _refused(_: Request, problem: Any) -> Response:  # noqa: ANN401 - the RequestError that it is called for
+    return named(problem).response()
+
+
+async def _no_such_route(request: Request, problem: Any) -> Response:  # noqa: ANN401 - the HTTPException
+    message = f"there is no {request.method} at this path; see /openapi.json for those that are."
+    return Refusal(problem.status_code, message, code="not_found").response()
+
+
+def _service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+async def _take(request: Request, kind: type[B], function: Callable[[B], T]) -> T:
+    """What a function makes of the body; a long one is read beside the event loop, for which it would take too long."""
+    raw = await body_of(request, _service(request).settings.read_timeout)
+
+    def work() -> T:
+        return function(read(kind, raw))
+
+    return work() if len(raw) < _SHORT else await asyncio.to_thread(work)
+
+
+def _described(kind: type[Body]) -> dict[str, Any]:
+    """A body for /openapi.json."""
+    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
+
+
+@_ROUTES.post("/v1/completions", openapi_extra=_described(COMPLETION))
+async def completions(request: Request) -> Response:
+    """Continue a text."""
+    service, tenant = _service(request), request.state.tenant
+    order = await _take(request, COMPLETION, partial(service.completion, tenant))
+    return Reply(service, order, tenant)
+
+
+@_ROUTES.post("/v1/chat/completions", openapi_extra=_described(CHAT))
+async def chat(request: Request) -> Response:
+    """Answer a conversation."""
+    service, tenant = _service(request), request.state.tenant
+    order = await _take(request, CHAT, partial(service.chat, tenant))
+    return Reply(service, order, tenant)
+
+
+@_ROUTES.get("/v1/models")
+async def models(request: Request) -> Response:
+    """What is served."""
+    return JSONResponse({"object": "list", "data": [_model(_service(request))]})
+
+
+@_ROUTES.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """One model."""
+    _service(request).check_model(name)
+    return JSONResponse(_model(_service(request)))
+
+
+def _model(service: Service) -> dict[str, Any]:
+    engine = service.llm.engine
+    return {
+        "id": service.name,
+        "object": "model",
+        "created": service.began,
+        "owned_by": "forerun",
+        "max_model_len": engine.limits.context_length,
+        "exact": engine.caveat is None,
+        "caveat": engine.caveat,
+    }
+
+
+@_ROUTES.post("/tokenize", openapi_extra=_described(TokenizeBody))
+async def tokenize(request: Request) -> Response:
+    """Tokens of a text or of a conversation."""
+    return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize))
+
+
+@_ROUTES.post("/detokenize", openapi_extra=_described(DetokenizeBody))
+async def detokenize(request: Request) -> Response:
+    """Text of tokens."""
+    return JSONResponse(await _take(request, DetokenizeBody, _service(request).detokenize))
+
+
+@_ROUTES.get("/health")
+async def health(request: Request) -> Response:
+    """Whether the engine steps; 503 where it broke or hangs."""
+    service = _service(request)
+    well = service.loop.broken is None and service.loop.silence() < service.settings.stall_timeout
+    return JSONResponse({"status": "ok" if well else "failed"}, 200 if well else 503)
+
+
+@_ROUTES.get("/ready")
+async def ready(request: Request) -> Response:
+    """Whether new requests are taken in; 503 while the server ends."""
+    service = _service(request)
+    open_ = service.loop.broken is None and service.admission.leaving is None
+    return JSONResponse({"status": "ready" if open_ else "leaving"}, 200 if open_ else 503)
+
+
+@_ROUTES.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics; the engine's last known ones where it broke."""
+    service = _service(request)
+    if service.loop.broken is None:
+        await service.loop.call(service.metrics.take)
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@_ROUTES.get("/version")
+async def version() -> Response:
+    """Of forerun."""
+    return JSONResponse({"version": forerun.__version__})

@@ -1,0 +1,178 @@
+"""One answer, from the first token to the last: whole, or in parts as they come.
+
+The status is decided by the first news, so that a request that cannot run gets an error and not a broken stream.
+Does not: go on for a client that is gone, streaming or not.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+from time import time
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forerun.sampling import STUCK
+from forerun.server.refusal import Refusal, broken, invalid, unavailable
+from forerun.server.service import Order, Service
+from forerun.server.shapes import Json, Report, drafting, usage
+from forerun.server.sse import DONE, encode, stream, unless_gone
+from forerun.types import Emission, Event
+
+_LOG = logging.getLogger("forerun.server")
+News = Sequence[tuple[int, Event]]
+
+
+@dataclass
+class Told:
+    """What one ask has become so far."""
+
+    report: Report | None
+    text: list[str] = field(default_factory=list)
+    emissions: list[Emission] = field(default_factory=list)
+    last: Event | None = None
+
+    def hear(self, event: Event) -> None:
+        self.text.append(event.text)
+        self.emissions += event.emissions
+        if event.finish_reason is not None:
+            self.last = event
+
+    def logprobs(self, emissions: Sequence[Emission]) -> Json | None:
+        """Of some of its tokens; None where nobody asked."""
+        return self.report.of(emissions) if self.report is not None else None
+
+
+class Reply(Response):
+    """Answers one order; an error before the first news is raised as a Refusal."""
+
+    def __init__(self, service: Service, order: Order, tenant: str) -> None:
+        self.service, self.order, self.tenant = service, order, tenant
+        self.background = None
+        self.told = [Told(self._report(i)) for i in range(len(order.asks))]
+        self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
+
+    def _report(self, index: int) -> Report | None:
+        asked = self.order.asks[index].sampling.logprobs is not None
+        return self.order.shape.report(self.service.words) if asked else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
+        async with self.service.open(self.order, self.tenant) as self.ticket:
+            await unless_gone(receive, self._say(scope, receive, send))
+
+    async def _say(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await self._first()
+        if not self.order.stream:
+            await self._hear_all()
+            await JSONResponse(self._whole())(scope, receive, send)
+            return
+        try:
+            await stream(send, self._parts(first), self.service.settings.write_timeout)
+        except TimeoutError:
+            _LOG.info("%s gave up a reader that reads nothing", scope["state"]["id"])
+
+    # news
+
+    async def _read(self) -> News:
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                news = await self.ticket.read()
+        except TimeoutError:
+            seconds = self.service.settings.request_timeout
+            message = f"the request took more than {seconds:g} s; ask for fewer tokens."
+            raise Refusal(408, message, kind="timeout_error", code="timeout") from None
+        for index, event in news:
+            self.told[index].hear(event)
+        return news
+
+    async def _first(self) -> News:
+        """The first news; Refusal where a request waits too long, or ends before it has a text."""
+        reading = asyncio.create_task(self._read())
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=self.service.settings.queue_timeout)
+            if not done and await self.service.waits(self.ticket):
+                raise unavailable("the request waited too long for others; ask again later.", 1)
+            news = await reading
+        finally:
+            reading.cancel()
+        _check(news)
+        return news
+
+    async def _hear_all(self) -> None:
+        while any(told.last is None for told in self.told):
+            _check(await self._read())
+
+    # a whole answer
+
+    def _whole(self) -> Json:
+        texts = [echo + "".join(told.text) for echo, told in zip(self.order.echoes, self.told, strict=True)]
+        choices = [
+            self._choice(i, self.order.shape.said(texts[i]), told.emissions, told.last)
+            for i, told in enumerate(self.told)
+        ]
+        return {**self.head, "object": self.order.shape.whole, "choices": choices, "usage": self._usage()}
+
+    def _choice(self, index: int, said: Json, emissions: Sequence[Emission], last: Event | None) -> Json:
+        """One choice, or a part of one; `last` is its end, where it came."""
+        logprobs = self.told[index].logprobs(emissions)
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": last.finish_reason if last else None}
+        if last is None:
+            return choice
+        return choice | {"speculative_decoding_stats": drafting(last.stats), "seed": self.ticket.seeds[index]}
+
+    def _usage(self) -> Json:
+        prompts = sum(len(ask.prompt) for ask in self.order.asks[:: self.order.n])
+        written = sum(len(told.emissions) for told in self.told)
+        return usage(prompts, written, sum(told.last.stats.cached for told in self.told if told.last is not None))
+
+    # parts
+
+    async def _parts(self, news: News) -> AsyncIterator[bytes]:
+        """Everything that the reader gets, until [DONE]; an error ends it too."""
+        openings = b"".join(self._opening(i) for i in range(len(self.told)))
+        try:
+            yield openings + self._lines(news)
+            while any(told.last is None for told in self.told):
+                yield self._lines(await self._read())
+        except Refusal as refusal:
+            yield encode(refusal.body) + DONE
+            return
+        if self.order.usage:
+            yield encode({**self.head, "object": self.order.shape.part, "choices": [], "usage": self._usage()})
+        yield DONE
+
+    def _opening(self, index: int) -> bytes:
+        """What a choice begins with, before its first text."""
+        said = self.order.shape.opening(self.order.echoes[index])
+        if said is None:
+            return b""
+        return self._part({"index": index, **said, "logprobs": None, "finish_reason": None})
+
+    def _lines(self, news: News) -> bytes:
+        """One part per choice that there is news of."""
+        lines: list[bytes] = []
+        for index in dict.fromkeys(index for index, _ in news):
+            events = [event for i, event in news if i == index]
+            text, last = "".join(event.text for event in events), self.told[index].last
+            emissions = [emission for event in events for emission in event.emissions]
+            if last is not None and last.error is not None:
+                lines.append(encode(broken(last.error).body))
+            if text or last is not None or self.told[index].report is not None:
+                lines.append(self._part(self._choice(index, self.order.shape.grown(text), emissions, last)))
+        return b"".join(lines)
+
+    def _part(self, choice: Json) -> bytes:
+        asked: dict[str, Any] = {"usage": None} if self.order.usage else {}
+        return encode({**self.head, "object": self.order.shape.part, "choices": [choice], **asked})
+
+
+def _check(news: News) -> None:
+    """Refusal for news that a text cannot be had."""
+    for _, event in news:
+        if event.error is not None:
+            raise invalid(event.error) if event.error == STUCK else broken(event.error)

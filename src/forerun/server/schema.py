@@ -1,0 +1,277 @@
+"""What a request may hold: OpenAI's fields, and every field of Sampling under its own name.
+
+A field that nobody knows is refused with the nearest one; one that is known and cannot be done is refused with what
+to do instead. Ranges are those of Sampling, which checks them itself.
+Does not: hold a default of Sampling.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from forerun.errors import RequestError, unknown
+from forerun.models.tokenizer import Message
+from forerun.server.refusal import Refusal, invalid
+from forerun.types import Sampling
+
+Stop = Annotated[str, Field(max_length=256)]
+_NO_TOOLS = "this server calls no tools; describe in a message what the model should write"
+_NO_FORM = "this server cannot hold a text to a form yet; say in the prompt what it should look like"
+_CANNOT = {  # field of OpenAI's interface that is not here -> what to do instead
+    "tools": _NO_TOOLS,
+    "tool_choice": _NO_TOOLS,
+    "functions": _NO_TOOLS,
+    "function_call": _NO_TOOLS,
+    "tool_calls": _NO_TOOLS,
+    "tool_call_id": _NO_TOOLS,
+    "suffix": "text before a suffix cannot be filled in; leave suffix out",
+    "audio": "the model writes text only; leave audio out",
+    "modalities": "the model writes text only; leave modalities out",
+    "web_search_options": "nothing is searched on the web; leave web_search_options out",
+    "reasoning_effort": "how long the model thinks cannot be set; leave reasoning_effort out",
+    "verbosity": "how much the model writes is set by max_tokens; leave verbosity out",
+    "chat_template": "the chat template is the model's own; leave chat_template out",
+}
+_HARMLESS: tuple[Any, ...] = (None, "", "auto", "none", "default", [], {}, ["text"])  # what asks for none of these
+_WITHOUT_EFFECT = {  # notes of the caller, and wishes that change no text
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"),
+    "refusal",
+}
+
+
+class Body(BaseModel):
+    """A JSON object whose fields are all known."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    called: ClassVar[str] = "the request"
+
+    def model_post_init(self, context: Any, /) -> None:  # noqa: ANN401 - pydantic's
+        for name, value in (self.model_extra or {}).items():
+            if name in _CANNOT:
+                if value not in _HARMLESS:
+                    raise invalid(f"{name} is given, and {_CANNOT[name]}.", name)
+            elif name not in _WITHOUT_EFFECT:
+                known = {f.alias or own for own, f in type(self).model_fields.items()}
+                raise invalid(unknown(self.called, "field", name, known), name[:64])
+
+
+class StreamOptions(Body):
+    called: ClassVar[str] = "stream_options"
+    include_usage: bool = False
+
+
+class Part(Body):
+    called: ClassVar[str] = "a part of a message"
+    type: str
+    text: str | None = None
+
+
+class Turn(Body):
+    """One message of a conversation."""
+
+    called: ClassVar[str] = "a message"
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+
+    def message(self) -> Message:
+        """As a chat template reads it."""
+        if isinstance(self.content, str):
+            return {"role": self.role, "content": self.content}
+        for part in self.content or ():
+            if part.type != "text" or part.text is None:
+                raise invalid(f"a message has a part of type {part.type[:32]!r}; send parts of text only.", "messages")
+        return {"role": self.role, "content": "".join(part.text or "" for part in self.content or ())}
+
+
+class Prediction(Body):
+    """What the caller expects the output to be."""
+
+    called: ClassVar[str] = "prediction"
+    type: Literal["content"]
+    content: str | list[Part]
+
+
+class JsonSchema(Body):
+    called: ClassVar[str] = "json_schema"
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class ResponseFormat(Body):
+    called: ClassVar[str] = "response_format"
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    called: ClassVar[str] = "structured_outputs"
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+class _Generation(Body):
+    """What both endpoints understand; `model` is any name that the server goes by."""
+
+    model: str | None = None
+    n: int = Field(1, ge=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    prediction: Prediction | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    def report(self) -> int | None:
+        """Sampling.logprobs."""
+        raise NotImplementedError
+
+    def sampling(self) -> Sampling:
+        """As the engine wants it; Refusal for what it refuses, with the field's name."""
+        if constraint(self) is not None:
+            raise invalid(f"the request has a response_format or structured outputs, and {_NO_FORM}.")
+        values = {f.name: getattr(self, f.name) for f in fields(Sampling) if f.name in type(self).model_fields}
+        values["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        values["logprobs"] = self.report()
+        try:
+            return Sampling(**{name: value for name, value in values.items() if value is not None})
+        except RequestError as problem:
+            raise named(problem) from problem
+
+    def expected(self) -> str:
+        """The prediction's text."""
+        content = self.prediction.content if self.prediction is not None else ""
+        return content if isinstance(content, str) else "".join(part.text or "" for part in content)
+
+
+class CompletionFields(_Generation):
+    """`/v1/completions`."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool = False
+    best_of: int | None = None
+    logprobs: int | None = None
+
+    def prompts(self) -> Sequence[str | list[int]]:
+        """Each one on its own."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        tokens = [t for t in self.prompt if isinstance(t, int)]
+        return [tokens] if tokens or not self.prompt else [p for p in self.prompt if not isinstance(p, int)]
+
+    def report(self) -> int | None:
+        if self.best_of not in (None, self.n):
+            raise invalid(f"best_of is {self.best_of} and n is {self.n}; ask for n texts and choose.", "best_of")
+        if self.echo and self.logprobs is not None:
+            raise invalid("logprobs of an echoed prompt are not kept; leave echo or logprobs out.", "echo")
+        return self.logprobs
+
+
+class ChatFields(_Generation):
+    """`/v1/chat/completions`."""
+
+    messages: list[Turn] = Field(min_length=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    max_completion_tokens: int | None = None
+
+    def report(self) -> int | None:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("top_logprobs is given without logprobs; set logprobs to true.", "top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def sampling(self) -> Sampling:
+        if self.max_completion_tokens is not None:
+            self.max_tokens = self.max_completion_tokens
+        return super().sampling()
+
+    max_tokens: int | None = None
+
+
+class TokenizeBody(Body):
+    """A text or a conversation to be read."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Turn] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(Body):
+    """Tokens to be spelled."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+def _with_sampling(base: type[_Generation], called: str) -> Any:  # noqa: ANN401 - a type that is made here
+    """The same, with every field of Sampling that it does not say in its own way."""
+    hints, names = get_type_hints(Sampling), [f.name for f in fields(Sampling) if f.name not in base.model_fields]
+    rest: dict[str, Any] = {name: (hints[name] | None, None) for name in names}
+    rest["logit_bias"] = (Annotated[dict[int, float], Field(max_length=300)] | None, None)
+    return create_model(called, __base__=base, **rest)
+
+
+COMPLETION: type[CompletionFields] = _with_sampling(CompletionFields, "CompletionBody")
+CHAT: type[ChatFields] = _with_sampling(ChatFields, "ChatBody")
+_NAMES = {*COMPLETION.model_fields, *CHAT.model_fields}
+B = TypeVar("B", bound=Body)
+
+
+def read(kind: type[B], raw: bytes) -> B:
+    """The body of a request; Refusal, with the field's name, for what is not one."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as problem:
+        raise _wrong(problem) from None
+
+
+def _wrong(problem: ValidationError) -> Refusal:
+    found = problem.errors(include_url=False, include_context=False, include_input=False)
+    if not found[0]["loc"]:
+        return invalid(f"the body is not a JSON object that can be read ({found[0]['msg']}); send one.")
+    place = str(found[0]["loc"][0])
+    said = dict.fromkeys(error["msg"] for error in found if error["loc"][0] == place)
+    return invalid(f"{place} cannot be read ({'; '.join(said)}); correct or leave it out.", place)
+
+
+def named(problem: RequestError) -> Refusal:
+    """The same error as an answer; its sentence begins with the field, where it is one field's."""
+    if isinstance(problem, Refusal):
+        return problem
+    first = str(problem).split(" ", 1)[0]
+    return invalid(str(problem), first if first in _NAMES else None)
+
+
+def constraint(body: _Generation) -> tuple[str, str] | None:
+    """What the output is held to, as (name, text); None where it is free. Refusal where two things are asked for."""
+    form, outputs = body.response_format, body.structured_outputs or StructuredOutputs()
+    asked: list[tuple[str, Any]] = [
+        ("json_object", "" if form is not None and form.type == "json_object" else None),
+        ("json_object", "" if outputs.json_object else None),
+        *(("json_schema", value) for value in (outputs.json_, body.guided_json)),
+        *(("regex", value) for value in (outputs.regex, body.guided_regex)),
+        *(("choice", value) for value in (outputs.choice, body.guided_choice)),
+        *(("lark", value) for value in (outputs.grammar, body.guided_grammar)),
+    ]
+    if form is not None and form.type == "json_schema":
+        if form.json_schema is None:
+            raise invalid("response_format has the type json_schema and no json_schema; give it.", "response_format")
+        asked.append(("json_schema", form.json_schema.schema_))
+    given = [(name, v if isinstance(v, str) else json.dumps(v)) for name, v in asked if v is not None]
+    if len(given) > 1:
+        raise invalid(f"the output is held to {' and '.join(name for name, _ in given)}; give one of them.")
+    return given[0] if given else None

@@ -1,0 +1,155 @@
+"""One model behind the routes: requests become asks of the engine, and wait, run and end within their limits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from time import time
+from typing import Any
+
+from forerun.engine.engine import Engine
+from forerun.llm import LLM
+from forerun.rng import sample_seed
+from forerun.server.limits import Admission
+from forerun.server.loop import Ask, EngineLoop, Ticket
+from forerun.server.metrics import Metrics
+from forerun.server.refusal import Refusal, invalid
+from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, TokenizeBody
+from forerun.server.settings import Settings
+from forerun.server.shapes import ChatShape, CompletionShape, Shape
+from forerun.types import Sampling
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one request wants, ready for the engine."""
+
+    shape: Shape
+    asks: Sequence[Ask]
+    n: int  # asks in a row that share a prompt
+    echoes: Sequence[str]  # what is put before each text
+    stream: bool
+    usage: bool  # at the end of a stream
+
+
+class Service:
+    """Everything that the routes share. Made on any thread, used on the event loop."""
+
+    def __init__(self, llm: LLM, settings: Settings) -> None:
+        self.llm, self.settings, self.began = llm, settings, int(time())
+        self.name = settings.served_model_name or Path(llm.config.model).name
+        self.metrics = Metrics(settings.metrics_prefix, max(1, llm.engine.cache.free()))
+        self.loop = EngineLoop(llm.engine, self.metrics.observe)
+        self.admission = Admission(llm.config.max_requests + settings.max_queue, settings.max_per_key)
+
+    @cached_property
+    def pieces(self) -> Sequence[bytes | str | None]:
+        """What every token writes."""
+        return self.llm.tokenizer.pieces()
+
+    def words(self, token: int) -> bytes:
+        """One token as bytes."""
+        piece = self.pieces[token] if token < len(self.pieces) else None
+        return piece.encode() if isinstance(piece, str) else piece or b""
+
+    # what takes as long as a tokenizer does
+
+    def completion(self, tenant: str, body: CompletionFields) -> Order:
+        """`/v1/completions` -> asks."""
+        sampling, expected = self._read(body)
+        prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
+        echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
+        return _order(CompletionShape(), body, _asks(prompts, sampling, body.n, tenant, expected), echoes)
+
+    def chat(self, tenant: str, body: ChatFields) -> Order:
+        """`/v1/chat/completions` -> asks."""
+        sampling, expected = self._read(body)
+        prompt = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
+        return _order(ChatShape(), body, _asks([prompt], sampling, body.n, tenant, expected), [""] * body.n)
+
+    def _read(self, body: CompletionFields | ChatFields) -> tuple[Sampling, Sequence[int]]:
+        self.check_model(body.model)
+        if body.n > self.settings.max_n:
+            raise invalid(f"n is {body.n}; ask for at most {self.settings.max_n} texts.", "n")
+        if body.stream_options is not None and not body.stream:
+            raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
+        return body.sampling(), self.llm.tokenizer.encode_within(body.expected())
+
+    def _text(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else self.llm.tokenizer.decode(prompt)
+
+    def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """Tokens of a text or of a conversation."""
+        self.check_model(body.model)
+        if (body.prompt is None) is (body.messages is None):
+            raise invalid("the request has both or neither of prompt and messages; give one.", "prompt")
+        if body.messages is not None:
+            tokens = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
+        else:
+            tokens = self.llm.tokenizer.encode(body.prompt or "", bos=body.add_special_tokens)
+        found = {"count": len(tokens), "max_model_len": self.llm.engine.limits.context_length, "tokens": tokens}
+        spelled = {"token_strs": [self.words(t).decode("utf-8", "replace") for t in tokens]}
+        return {**found, **(spelled if body.return_token_strs else {})}
+
+    def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
+        """Text of tokens."""
+        self.check_model(body.model)
+        size = self.llm.engine.limits.vocab
+        wrong = [t for t in body.tokens if not 0 <= t < size]
+        if wrong:
+            raise invalid(f"token {wrong[0]} does not exist; use whole numbers from 0 to {size - 1}.", "tokens")
+        return {"prompt": self.llm.tokenizer.decode(body.tokens)}
+
+    def check_model(self, name: str | None) -> None:
+        """Refusal for a model that is not here."""
+        if name is not None and name != self.name:
+            message = f"model {name[:64]!r} is not here; ask for {self.name!r}."
+            raise Refusal(404, message, param="model", code="model_not_found")
+
+    # while they run
+
+    @asynccontextmanager
+    async def open(self, order: Order, tenant: str) -> AsyncIterator[Ticket]:
+        """The order's asks while they run; what still runs at the end is aborted."""
+        with self.admission.seats(tenant, len(order.asks)):
+            ticket = await self.loop.submit(order.asks)
+            try:
+                yield ticket
+            finally:
+                self.loop.leave(ticket)
+
+    async def waits(self, ticket: Ticket) -> bool:
+        """Whether none of its asks has had a slot."""
+
+        def waiting(engine: Engine) -> bool:
+            inside = [engine.requests[n] for n in ticket.numbers if n in engine.requests]
+            return len(inside) == len(ticket.numbers) and all(request.context is None for request in inside)
+
+        return await self.loop.call(waiting)
+
+    async def drain(self) -> None:
+        """Take nobody in any more; let those inside finish, for some time."""
+        self.admission.close(max(1, ceil(self.settings.drain_timeout)))
+        try:
+            async with asyncio.timeout(self.settings.drain_timeout):
+                await self.admission.empty.wait()
+        except TimeoutError:
+            with suppress(Refusal):  # the engine broke; everybody knows already
+                await self.loop.abort_all()
+
+
+def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return Order(shape, asks, body.n, echoes, body.stream, usage)
+
+
+def _asks(
+    prompts: Sequence[Sequence[int]], sampling: Sampling, n: int, tenant: str, expected: Sequence[int]
+) -> list[Ask]:
+    """`n` for every prompt, each with the seed that LLM.generate would give it."""
+    seed = sampling.seed
+    each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(n)]
+    return [Ask(prompt, one, tenant, expected) for prompt in prompts for one in each]

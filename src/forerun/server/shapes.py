@@ -1,0 +1,148 @@
+"""What the two endpoints say, in OpenAI's shapes; whole, or in parts while it grows.
+
+Does not: take back a token that completed a stop string: it is reported among the logprobs, and its text is not.
+"""
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from forerun.engine.stats import RequestStats
+from forerun.types import Emission, Logprob
+
+Json = dict[str, Any]
+
+
+class Words(Protocol):
+    """Tokens as bytes."""
+
+    def __call__(self, token: int, /) -> bytes: ...
+
+
+class Report(ABC):
+    """Logprobs of one choice, piece by piece."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
+    def spelled(self, token: int) -> str:
+        """A token's text by itself; part of a character becomes U+FFFD."""
+        return self.words(token).decode("utf-8", "replace")
+
+    @abstractmethod
+    def of(self, emissions: Sequence[Emission]) -> Json:
+        """What to say of the next tokens."""
+
+
+class CompletionReport(Report):
+    """Parallel lists, and where each token begins in the text."""
+
+    def __init__(self, words: Words) -> None:
+        super().__init__(words)
+        self._place, self._reader = 0, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def of(self, emissions: Sequence[Emission]) -> Json:
+        logprobs = [_logprob(e) for e in emissions]
+        return {
+            "tokens": [self.spelled(e.token) for e in emissions],
+            "token_logprobs": [found.value for found in logprobs],
+            "top_logprobs": [{self.spelled(t): v for t, v in found.top} for found in logprobs],
+            "text_offset": [self._offset(e.token) for e in emissions],
+        }
+
+    def _offset(self, token: int) -> int:
+        place = self._place
+        self._place += len(self._reader.decode(self.words(token)))
+        return place
+
+
+class ChatReport(Report):
+    """One object per token, with its bytes."""
+
+    def of(self, emissions: Sequence[Emission]) -> Json:
+        return {"content": [self._token(e) for e in emissions], "refusal": None}
+
+    def _token(self, emission: Emission) -> Json:
+        found = _logprob(emission)
+        top = [self._one(token, value) for token, value in found.top]
+        return {**self._one(emission.token, found.value), "top_logprobs": top}
+
+    def _one(self, token: int, value: float) -> Json:
+        return {"token": self.spelled(token), "logprob": value, "bytes": list(self.words(token))}
+
+
+def _logprob(emission: Emission) -> Logprob:
+    assert emission.logprob is not None  # noqa: S101 - they were asked for
+    return emission.logprob
+
+
+class Shape(ABC):
+    """How one endpoint says things."""
+
+    prefix: str
+    whole: str  # what an answer is called
+    part: str  # and a part of one
+    report: type[Report]
+
+    @abstractmethod
+    def opening(self, echo: str) -> Json | None:
+        """What a choice begins with, before its first text; None: nothing."""
+
+    @abstractmethod
+    def grown(self, text: str) -> Json:
+        """More text of a choice."""
+
+    @abstractmethod
+    def said(self, text: str) -> Json:
+        """All text of a choice."""
+
+
+class CompletionShape(Shape):
+    prefix, whole, part, report = "cmpl-", "text_completion", "text_completion", CompletionReport
+
+    def opening(self, echo: str) -> Json | None:
+        return self.grown(echo) if echo else None
+
+    def grown(self, text: str) -> Json:
+        return {"text": text}
+
+    said = grown
+
+
+class ChatShape(Shape):
+    prefix, whole, part, report = "chatcmpl-", "chat.completion", "chat.completion.chunk", ChatReport
+
+    def opening(self, echo: str) -> Json | None:
+        return {"delta": {"role": "assistant", "content": ""}}
+
+    def grown(self, text: str) -> Json:
+        return {"delta": {"content": text} if text else {}}
+
+    def said(self, text: str) -> Json:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+
+def drafting(stats: RequestStats) -> Json:
+    """What speculation brought to one choice; bonus included, 1.00 is plain decoding."""
+    drafts, accepted = stats.reached[1], [stats.accepted_at[d] for d in range(1, max(stats.reached, default=0) + 1)]
+    at_least = [drafts, *accepted, 0]
+    return {
+        "mean_acceptance_length": 1 + stats.accepted / drafts if drafts else 1.0,
+        "draft_acceptance_rate": stats.acceptance_rate,
+        "acceptance_histogram": [more - less for more, less in pairwise(at_least)],
+        "num_spec_steps": drafts,
+        "num_accepted_draft_tokens": stats.accepted,
+        "num_draft_tokens": stats.drafted,
+    }
+
+
+def usage(prompt: int, written: int, cached: int) -> Json:
+    """Tokens read and written; a prompt counts once, however many texts it gets."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

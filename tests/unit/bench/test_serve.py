@@ -1,0 +1,81 @@
+"""`forerun bench serve`: what its clients count, and that it counts what a server really said."""
+
+import asyncio
+import json
+
+import pytest
+
+from forerun import LLM
+from forerun.bench.serve import Answer, Order, ask, closed, figures, opened, run
+from forerun.errors import ForerunError
+from forerun.server.run import in_background
+from forerun.server.settings import Settings
+
+
+def test_figures_are_those_of_the_answers():
+    answers = [
+        Answer(0.0, 200, [0.1, 0.2, 0.4], 4),  # ttft 100 ms, tpot 100 ms
+        Answer(0.0, 200, [0.3, 0.4, 0.5], 3),  # ttft 300 ms, tpot 100 ms
+        Answer(0.5, 200, [0.7, 1.0], 2),  # ttft 200 ms, tpot 300 ms
+        Answer(0.5, 429),
+        Answer(0.5, 200, [0.6], 0),  # cut off: its usage never came
+    ]
+    found = figures(answers, Order(ttft_ms=250, tpot_ms=150))
+    assert (found["requests"], found["failed"], found["seconds"]) == (5, 2, 1.0)
+    assert found["tokens_per_second"] == pytest.approx(9)
+    assert found["requests_per_second"] == pytest.approx(3)
+    assert found["goodput"] == pytest.approx(1)
+    assert found["ttft_ms"]["p50"] == pytest.approx(200)
+    assert found["tpot_ms"] == pytest.approx({"p50": 100, "p95": 280, "p99": 296})
+    assert found["itl_ms"]["p50"] == pytest.approx(100)
+
+
+def test_a_part_counts_when_it_comes():
+    async def serve(_, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        for part in ({"choices": [{"text": ""}]}, {"choices": [{"text": "a"}]}, {"choices": [{"text": "b"}]}):
+            await asyncio.sleep(0.1)
+            writer.write(b"data: " + json.dumps(part).encode() + b"\n\n")
+        writer.write(b'data: {"choices": [], "usage": {"completion_tokens": 5}}\n\ndata: [DONE]\n\n')
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            return await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
+
+    answer = asyncio.run(main())
+    assert answer.sound
+    assert (len(answer.parts), answer.tokens) == (2, 5)
+    assert answer.ttft >= 0.19
+    assert answer.tpot >= 0.09 / 4
+
+
+def test_loads_are_run_against_a_server():
+    bodies = [
+        {
+            "prompt": "Once",
+            "max_tokens": 6,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ] * 6
+    with in_background(LLM("reference", threads=1, profiles="off"), Settings(port=0)) as url:
+        for found in (asyncio.run(closed(url, bodies, 3)), asyncio.run(opened(url, bodies, 200.0))):
+            assert [answer.tokens for answer in found] == [6] * 6
+            assert all(answer.sound for answer in found)
+        assert not asyncio.run(ask(url, {"prompt": 1})).sound
+
+
+def test_a_server_of_its_own_is_started_and_ended():
+    config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
+    found = run(Order(concurrency=(2,), requests=3), config, {"max_tokens": 4, "temperature": 0.0})
+    assert [load["failed"] for load in found["loads"]] == [0]
+    assert found["loads"][0]["requests"] == 3
+
+
+def test_a_server_that_is_not_there_is_a_sentence():
+    with pytest.raises(ForerunError, match="no request was answered"):
+        run(Order(url="http://127.0.0.1:9", concurrency=(1,), requests=1), {}, {})
+    with pytest.raises(ForerunError, match="try forerun serve with these flags"):
+        run(Order(concurrency=(1,), requests=1), {"model": "/nowhere/at/all"}, {})

@@ -1,0 +1,159 @@
+"""The engine's thread: orders are obeyed or refused, and nobody waits for ever."""
+
+import asyncio
+import time
+
+import pytest
+
+from forerun import LLM
+from forerun.errors import RequestError
+from forerun.models.toy import ToyModel
+from forerun.server.loop import Ask, EngineLoop
+from forerun.types import Sampling
+
+SAMPLING = Sampling(max_tokens=8, seed=1)
+
+
+@pytest.fixture
+def llm():
+    return LLM(ToyModel(5, context_length=5000), threads=1, profiles="off", max_requests=2)
+
+
+def drive(llm, work, seen=None):
+    """Run `work(loop)` on an event loop, with the engine's thread beside it."""
+
+    async def main():
+        loop = EngineLoop(llm.engine, lambda *news: seen.append(news) if seen is not None else None)
+        loop.start()
+        try:
+            return await asyncio.wait_for(work(loop), 120)
+        finally:
+            await loop.stop()
+
+    return asyncio.run(main())
+
+
+async def written(ticket):
+    texts = ["" for _ in ticket.asks]
+    reasons = [None for _ in ticket.asks]
+    while None in reasons:
+        for index, event in await ticket.read():
+            texts[index] += event.text
+            reasons[index] = event.finish_reason
+    return list(zip(texts, reasons, strict=True))
+
+
+def test_asks_are_written_as_the_library_writes_them(llm):
+    expected = LLM(ToyModel(5), threads=1, profiles="off").generate(["ab", "ba", "aa"], SAMPLING)
+
+    async def work(loop):
+        return await written(await loop.submit([Ask(llm.encode(p), SAMPLING) for p in ("ab", "ba", "aa")]))
+
+    assert drive(llm, work) == [(r.text, "length") for r in expected]
+    assert not llm.engine.requests
+
+
+def test_all_or_none_are_added(llm):
+    seen = []
+
+    async def work(loop):
+        with pytest.raises(RequestError, match="does not exist"):
+            await loop.submit([Ask([0, 1], SAMPLING), Ask([99], SAMPLING)])
+        await written(await loop.submit([Ask([0], SAMPLING)]))
+
+    drive(llm, work, seen)
+    assert not llm.engine.requests
+    assert [e.finish_reason for _, _, e in seen if e.finish_reason] == ["abort", "length"]
+
+
+def test_who_leaves_hears_no_more_and_frees_his_place(llm):
+    room = llm.engine.cache.free()
+
+    async def work(loop):
+        ticket = await loop.submit([Ask([0, 1], Sampling(seed=1))])
+        await ticket.read()
+        loop.leave(ticket)
+        while await loop.call(lambda engine: bool(engine.requests)):
+            pass
+        await loop.call(lambda _: None)
+        ticket.news = asyncio.Queue()
+        await asyncio.sleep(0.05)
+        assert ticket.news.empty()
+
+    drive(llm, work)
+    assert llm.engine.cache.free() == room
+
+
+def test_a_submission_that_is_cancelled_leaves_nothing(llm):
+    step = llm.engine.step
+    llm.engine.step = lambda: (time.sleep(0.05), step())[1]
+
+    async def work(loop):
+        running = await loop.submit([Ask([0], Sampling(seed=1))])
+        asking = asyncio.create_task(loop.submit([Ask([0, 1], Sampling(seed=1))]))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert await loop.call(lambda engine: list(engine.requests)) == running.numbers
+        loop.leave(running)
+
+    drive(llm, work)
+
+
+def test_a_broken_engine_tells_everybody(llm):
+    """R20: those that run, those that ask, and those that come later."""
+
+    async def work(loop):
+        ticket = await loop.submit([Ask([0], Sampling(seed=1)), Ask([1], Sampling(seed=1))])
+
+        def broken():
+            raise MemoryError
+
+        await ticket.read()
+        llm.engine.step = broken
+        assert [reason for _, reason in await written(ticket)] == ["error", "error"]
+        assert "MemoryError" in loop.broken
+        for late in (loop.submit([Ask([0], SAMPLING)]), loop.call(lambda _: None), loop.abort_all()):
+            with pytest.raises(RequestError, match="the engine broke"):
+                await late
+        loop.leave(ticket)
+
+    drive(llm, work)
+
+
+def test_an_order_that_fails_fails_alone(llm):
+    async def work(loop):
+        with pytest.raises(ZeroDivisionError):
+            await loop.call(lambda _: 1 / 0)
+        assert loop.broken is None
+        return await loop.call(lambda _: 7)
+
+    assert drive(llm, work) == 7
+
+
+def test_the_end_of_the_loop_ends_what_runs(llm):
+    tickets = []
+
+    async def work(loop):
+        tickets.append(await loop.submit([Ask([0], Sampling(seed=1))]))
+
+    async def main():
+        loop = EngineLoop(llm.engine, lambda *_: None)
+        loop.start()
+        await work(loop)
+        await loop.stop()
+        return await asyncio.wait_for(written(tickets[0]), 60)
+
+    assert asyncio.run(main())[0][1] == "error"
+
+
+def test_an_idle_engine_says_that_it_lives(llm):
+    """R21."""
+
+    async def work(loop):
+        await asyncio.sleep(1.2)
+        return loop.silence()
+
+    assert drive(llm, work) < 30
+    assert llm.engine.stats.steps == 0

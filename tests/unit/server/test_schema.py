@@ -1,0 +1,175 @@
+"""Bodies: every field of Sampling is there under its own name, and nothing unknown goes by."""
+
+import json
+from contextlib import suppress
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.server.refusal import Refusal
+from forerun.server.schema import CHAT, COMPLETION, constraint, read
+from forerun.types import Sampling
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "base"),
+    [(COMPLETION, {"prompt": "a"}), (CHAT, {"messages": [{"role": "user", "content": "a"}]})],
+    ids=["completion", "chat"],
+)
+GIVEN = {  # field -> as JSON, and as Sampling has it
+    "temperature": (0.5, 0.5),
+    "top_k": (3, 3),
+    "top_p": (0.5, 0.5),
+    "min_p": (0.5, 0.5),
+    "typical_p": (0.5, 0.5),
+    "epsilon_cutoff": (0.5, 0.5),
+    "eta_cutoff": (0.5, 0.5),
+    "repetition_penalty": (2, 2),
+    "presence_penalty": (2, 2),
+    "frequency_penalty": (2, 2),
+    "no_repeat_ngram": (2, 2),
+    "logit_bias": ({"5": 2}, {5: 2.0}),
+    "bad_words": ([[1, 2], [3]], ((1, 2), (3,))),
+    "allowed_tokens": ([1, 2], (1, 2)),
+    "min_tokens": (2, 2),
+    "max_tokens": (7, 7),
+    "stop": (["a", "b"], ("a", "b")),
+    "stop_token_ids": ([1, 2], (1, 2)),
+    "ignore_eos": (True, True),
+    "seed": (5, 5),
+}
+
+
+def body(kind, values):
+    return read(kind, json.dumps(values).encode())
+
+
+@KINDS
+def test_no_field_of_sampling_is_left_out(kind, base):
+    """R6."""
+    assert {f.name for f in fields(Sampling)} == {*GIVEN, "logprobs"}
+    assert {*GIVEN, "logprobs"} <= kind.model_fields.keys()
+    for name, (written, expected) in GIVEN.items():
+        assert body(kind, {**base, name: written}).sampling() == Sampling(**{name: expected})
+    assert body(kind, base).sampling() == Sampling()
+    assert body(kind, {**base, **dict.fromkeys(GIVEN)}).sampling() == Sampling()
+
+
+def test_each_endpoint_asks_for_logprobs_in_its_own_way():
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    assert body(COMPLETION, {"prompt": "a", "logprobs": 3}).sampling().logprobs == 3
+    assert body(CHAT, {**chat, "logprobs": True}).sampling().logprobs == 0
+    assert body(CHAT, {**chat, "logprobs": True, "top_logprobs": 4}).sampling().logprobs == 4
+    assert body(CHAT, {**chat, "logprobs": False}).sampling().logprobs is None
+    assert body(CHAT, {**chat, "max_completion_tokens": 4, "max_tokens": 9}).sampling().max_tokens == 4
+    with pytest.raises(Refusal, match="set logprobs to true"):
+        body(CHAT, {**chat, "top_logprobs": 4}).sampling()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ([], [[]]),
+        ("", [""]),
+    ],
+)
+def test_every_form_of_a_prompt(prompt, prompts):
+    assert list(body(COMPLETION, {"prompt": prompt}).prompts()) == prompts
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("values", "param", "sentence"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        (
+            {"stream_options": {"include_usages": True}, "stream": True},
+            "include_usages",
+            "did you mean 'include_usage'",
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format", "'json_object' or 'json_schema'"),
+        ({"structured_outputs": {"jsn": 1}}, "jsn", "did you mean 'json'"),
+        ({"temperature": 101}, "temperature", "from 0.0 to 100.0"),
+        ({"temperature": "1"}, "temperature", "valid number"),
+        ({"ignore_eos": 1}, "ignore_eos", "valid boolean"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids", "valid integer"),
+        ({"seed": 1e30}, "seed", "valid integer"),
+        ({"tools": [{}]}, "tools", "calls no tools"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
+        ({"stop": "x" * 257}, "stop", "at most 256"),
+    ],
+)
+def test_what_is_wrong_is_named(kind, base, values, param, sentence):
+    with pytest.raises(Refusal, match=sentence) as problem:
+        body(kind, {**base, **values}).sampling()
+    assert (problem.value.status, problem.value.param) == (400, param)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "values", [{"tools": []}, {"tools": None}, {"suffix": ""}, {"tool_choice": "none"}, {"user": "me"}]
+)
+def test_what_asks_for_nothing_is_taken(kind, base, values):
+    assert body(kind, {**base, **values}).sampling() == Sampling()
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)
+    )
+)
+def test_no_json_does_more_than_be_refused(value):
+    """R23 in small: whatever comes, it is a body or a Refusal."""
+    for kind in (COMPLETION, CHAT):
+        for place in (value, {"prompt": value, "messages": value}, {"prompt": "a", "stop": value, "logit_bias": value}):
+            with suppress(Refusal):
+                assert body(kind, place).sampling().max_tokens is None
+
+
+@given(st.binary())
+def test_no_bytes_do_more_than_be_refused(raw):
+    with pytest.raises(Refusal):
+        read(CHAT, raw)
+
+
+SCHEMA = {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, ("json_object", "")),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}}, "json_schema"),
+        ({"structured_outputs": {"json": SCHEMA}}, "json_schema"),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, "json_schema"),
+        ({"structured_outputs": {"json_object": True}}, ("json_object", "")),
+        ({"structured_outputs": {"regex": "a+"}}, ("regex", "a+")),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, ("choice", '["a", "b"]')),
+        ({"structured_outputs": {"grammar": "start: A"}}, ("lark", "start: A")),
+        ({"guided_json": SCHEMA}, "json_schema"),
+        ({"guided_regex": "a+"}, ("regex", "a+")),
+        ({"guided_choice": ["a", "b"]}, ("choice", '["a", "b"]')),
+        ({"guided_grammar": "start: A"}, ("lark", "start: A")),
+    ],
+)
+def test_every_way_to_hold_the_output_to_a_form(values, expected):
+    found = constraint(body(COMPLETION, {"prompt": "a", **values}))
+    assert found == (("json_schema", json.dumps(SCHEMA)) if expected == "json_schema" else expected)
+
+
+def test_two_forms_at_once_are_refused():
+    for values in (
+        {"guided_regex": "a", "structured_outputs": {"choice": ["a"]}},
+        {"response_format": {"type": "json_object"}, "guided_json": SCHEMA},
+    ):
+        with pytest.raises(Refusal, match="give one of them"):
+            constraint(body(COMPLETION, {"prompt": "a", **values}))
+    with pytest.raises(Refusal, match="no json_schema"):
+        constraint(body(COMPLETION, {"prompt": "a", "response_format": {"type": "json_schema"}}))
