@@ -37,6 +37,7 @@ class Ask:
     sampling: Sampling
     scope: str = ""
     prediction: Sequence[int] = ()
+    priority: int = 0  # the lower the sooner, under schedulers that look at it
 
 
 @dataclass(eq=False)
@@ -138,7 +139,9 @@ class EngineLoop:
     def _seat(self, ticket: Ticket, engine: Engine) -> None:
         try:
             for index, ask in enumerate(ticket.asks):
-                number = engine.add(ask.prompt, ask.sampling, ask.scope, prediction=ask.prediction)
+                number = engine.add(
+                    ask.prompt, ask.sampling, ask.scope, prediction=ask.prediction, priority=ask.priority
+                )
                 self._tickets[number] = ticket, index
                 ticket.numbers.append(number)
                 ticket.seeds.append(engine.requests[number].sampling.seed or 0)

@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from forerun.errors import RequestError, unknown
 from forerun.models.tokenizer import Message
 from forerun.server.refusal import Refusal, invalid
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 Stop = Annotated[str, Field(max_length=256)]
 _NO_TOOLS = "this server calls no tools; describe in a message what the model should write"
-_NO_FORM = "this server cannot hold a text to a form yet; say in the prompt what it should look like"
 _CANNOT = {  # field of OpenAI's interface that is not here -> what to do instead
     "tools": _NO_TOOLS,
     "tool_choice": _NO_TOOLS,
@@ -129,6 +128,8 @@ class _Generation(Body):
     prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    constraint: Constraint | None = None
+    priority: int = 0
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
@@ -140,11 +141,11 @@ class _Generation(Body):
 
     def sampling(self) -> Sampling:
         """As the engine wants it; Refusal for what it refuses, with the field's name."""
-        if constraint(self) is not None:
-            raise invalid(f"the request has a response_format or structured outputs, and {_NO_FORM}.")
+        held = constraint(self)
         values = {f.name: getattr(self, f.name) for f in fields(Sampling) if f.name in type(self).model_fields}
         values["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         values["logprobs"] = self.report()
+        values["constraint"] = Constraint(*held) if held is not None else None
         try:
             return Sampling(**{name: value for name, value in values.items() if value is not None})
         except RequestError as problem:
@@ -271,6 +272,10 @@ def constraint(body: _Generation) -> tuple[str, str] | None:
         if form.json_schema is None:
             raise invalid("response_format has the type json_schema and no json_schema; give it.", "response_format")
         asked.append(("json_schema", form.json_schema.schema_))
+    if body.constraint is not None:
+        if ":" in body.constraint.name:
+            raise invalid("constraint has a name with options, which are the server's; name it without options.", "constraint")
+        asked.append((body.constraint.name, body.constraint.text))
     given = [(name, v if isinstance(v, str) else json.dumps(v)) for name, v in asked if v is not None]
     if len(given) > 1:
         raise invalid(f"the output is held to {' and '.join(name for name, _ in given)}; give one of them.")

@@ -62,13 +62,13 @@ class Service:
         sampling, expected = self._read(body)
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
         echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
-        return _order(CompletionShape(), body, _asks(prompts, sampling, body.n, tenant, expected), echoes)
+        return _order(CompletionShape(), body, _asks(body, prompts, sampling, tenant, expected), echoes)
 
     def chat(self, tenant: str, body: ChatFields) -> Order:
         """`/v1/chat/completions` -> asks."""
         sampling, expected = self._read(body)
         prompt = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
-        return _order(ChatShape(), body, _asks([prompt], sampling, body.n, tenant, expected), [""] * body.n)
+        return _order(ChatShape(), body, _asks(body, [prompt], sampling, tenant, expected), [""] * body.n)
 
     def _read(self, body: CompletionFields | ChatFields) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
@@ -147,9 +147,13 @@ def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask
 
 
 def _asks(
-    prompts: Sequence[Sequence[int]], sampling: Sampling, n: int, tenant: str, expected: Sequence[int]
+    body: CompletionFields | ChatFields,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    tenant: str,
+    expected: Sequence[int],
 ) -> list[Ask]:
     """`n` for every prompt, each with the seed that LLM.generate would give it."""
     seed = sampling.seed
-    each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(n)]
-    return [Ask(prompt, one, tenant, expected) for prompt in prompts for one in each]
+    each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(body.n)]
+    return [Ask(prompt, one, tenant, expected, body.priority) for prompt in prompts for one in each]

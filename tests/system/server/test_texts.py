@@ -1,10 +1,12 @@
 """What clients get is what the library says, token for token, through a client that nobody here wrote."""
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+import jsonschema
 import openai
 import pytest
 
@@ -202,7 +204,9 @@ REFUSED = [
     ({"prompt": "word " * 2000}, None, "shorten it"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "set stream to true"),
     ({"extra_body": {"tools": [{"type": "function"}]}}, "tools", "calls no tools"),
-    ({"extra_body": {"response_format": {"type": "json_object"}}}, None, "cannot hold a text to a form yet"),
+    ({"extra_body": {"guided_json": {"type": "strnig"}}}, None, "json_schema"),
+    ({"extra_body": {"constraint": {"name": "regx", "text": "a"}}}, None, "did you mean 'regex'"),
+    ({"extra_body": {"constraint": {"name": "regex:most=9999999", "text": "a"}}}, "constraint", "without options"),
     ({"extra_body": {"guided_regex": "a+", "guided_json": {}}}, None, "give one of them"),
     ({"extra_body": {"stop_token_ids": [-1]}}, None, "does not exist"),
     ({"extra_body": {"min_p": 1.5}}, "min_p", "from 0.0 to 1.0"),
@@ -219,6 +223,39 @@ def test_what_cannot_be_is_refused_with_the_field(client, changed, param, senten
     assert sentence in problem.value.body["message"]
     assert problem.value.param == param
     assert problem.value.body["type"] == "invalid_request_error"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ann", "Tom"]}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+FORMS = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "who", "schema": SCHEMA}}},
+    {"extra_body": {"structured_outputs": {"json": SCHEMA}}},
+    {"extra_body": {"guided_json": SCHEMA}},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["response_format", "structured_outputs", "guided_json"])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_schema_is_kept(client, form, temperature):
+    """B11: the end of the grammar may lie inside a draft."""
+    asked = {"model": "reference", "messages": [{"role": "user", "content": "Who is it?"}], "max_tokens": 60, "seed": 1}
+    answer = client.chat.completions.create(**asked, temperature=temperature, **form)
+    assert answer.choices[0].finish_reason == "stop"
+    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
+
+
+def test_a_regex_and_a_choice_are_kept_in_a_stream(client):
+    for form, right in (
+        ({"guided_regex": "[a-f]{3}-[0-9]{2}"}, r"[a-f]{3}-[0-9]{2}"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+    ):
+        asked = {"model": "reference", "prompt": PROMPT, "max_tokens": 30, "stream": True}
+        parts = list(client.completions.create(**asked, extra_body=form))
+        assert re.fullmatch(right, "".join(part.choices[0].text for part in parts))
 
 
 def test_a_chat_without_text_is_refused(client):
