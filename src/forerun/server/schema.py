@@ -274,7 +274,9 @@ def constraint(body: _Generation) -> tuple[str, str] | None:
         asked.append(("json_schema", form.json_schema.schema_))
     if body.constraint is not None:
         if ":" in body.constraint.name:
-            raise invalid("constraint has a name with options, which are the server's; name it without options.", "constraint")
+            raise invalid(
+                "constraint has a name with options, which are the server's; name it without options.", "constraint"
+            )
         asked.append((body.constraint.name, body.constraint.text))
     given = [(name, v if isinstance(v, str) else json.dumps(v)) for name, v in asked if v is not None]
     if len(given) > 1:
