@@ -26,6 +26,7 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 STACK = 1 << 30  # bytes; only what is used is memory
+_STARTING = threading.Lock()  # the size is that of every thread that starts meanwhile
 _WORD = 32  # bits of a mask's words
 _SAID = 200  # characters of what the library says
 
@@ -85,12 +86,13 @@ def compiled(name: str, setup: Setup, grammar: Callable[[], str]) -> Callable[[]
 
 def deeply(run: Callable[[], None]) -> None:
     """Run on a stack of its own: what is nested deeply would otherwise end the process, as the library recurses."""
-    before = threading.stack_size(STACK)
     thread = threading.Thread(target=run, name="forerun-compile")
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(before)
+    with _STARTING:
+        before = threading.stack_size(STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
     thread.join()
 
 

@@ -123,7 +123,7 @@ class Race:
         """Every text that differs from plain decoding's of the same round."""
         plain = self.entrants[0].llm
         info, engine = plain.model.info, plain.engine
-        judge = Judge(last_logits(engine.runner), info.layout.dtype, info.eos, engine.members.guide)
+        judge = Judge(last_logits(engine.runner), info.layout.dtype, info.eos, engine.members.guides)
         reference = {(t.group, t.round): t.run for t in trials if t.entrant == 0}
         found: list[Seen] = []
         for trial in trials:

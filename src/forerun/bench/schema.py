@@ -194,7 +194,7 @@ def write(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) 
 
 def _compiles(llm: LLM, wish: Constraint) -> bool:
     try:
-        llm.engine.members.guide(wish, frozenset())
+        llm.engine.members.guides(wish, frozenset())
     except RequestError:
         return False
     return True

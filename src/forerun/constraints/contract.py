@@ -47,6 +47,10 @@ class Guides:
         except ForerunError as problem:  # an unknown name or option, a tokenizer that cannot be read
             raise RequestError(str(problem)) from problem
 
+    def prepare(self, constraint: Constraint) -> None:
+        """Compile ahead, on any thread, what the next guide needs; RequestError for what cannot be read."""
+        self._begin(constraint)
+
     def __call__(self, constraint: Constraint, ends: frozenset[int]) -> Guide:
         """A guide at the start of a text; RequestError where no text can be written."""
         guide = Guide(self._begin(constraint)(), self._vocab, ends)

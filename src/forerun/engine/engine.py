@@ -11,6 +11,7 @@ from math import isfinite
 from time import perf_counter
 
 from forerun.config import check_tokens
+from forerun.constraints.contract import Guides
 from forerun.decoders.contract import Decoder, Plan, Seat
 from forerun.drafters.contract import Drafter
 from forerun.engine.request import Request
@@ -22,7 +23,7 @@ from forerun.errors import ForerunError, RequestError
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
-from forerun.types import Constraint, Context, Event, Guide, Output, Sampling, Turn
+from forerun.types import Context, Event, Output, Sampling, Turn
 
 _LOG = logging.getLogger("forerun")
 
@@ -35,7 +36,7 @@ class Members:
     decoder: Decoder
     planner: Planner
     scheduler: Scheduler
-    guide: Callable[[Constraint, frozenset[int]], Guide]  # of a text with these ends
+    guides: Guides
     rng: Callable[[int], Rng] = CounterRng  # of a request's seed
 
 
@@ -95,7 +96,7 @@ class Engine:
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))
-        guide = self.members.guide(sampling.constraint, ends) if sampling.constraint is not None else None
+        guide = self.members.guides(sampling.constraint, ends) if sampling.constraint is not None else None
         number, self._next = self._next, self._next + 1
         self.requests[number] = Request(
             id=number,
@@ -116,6 +117,11 @@ class Engine:
             guide=guide,
         )
         return number
+
+    def prepare(self, sampling: Sampling) -> None:
+        """What takes long of `add`, which then finds it done: a constraint is compiled. May be called on any thread."""
+        if sampling.constraint is not None:
+            self.members.guides.prepare(sampling.constraint)
 
     def abort(self, number: int) -> None:
         """End a request now; its event comes with the next step. Unknown or finished ids are ignored."""

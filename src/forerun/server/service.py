@@ -76,7 +76,9 @@ class Service:
             raise invalid(f"n is {body.n}; ask for at most {self.settings.max_n} texts.", "n")
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
-        return body.sampling(), self.llm.tokenizer.encode_within(body.expected())
+        sampling = body.sampling()
+        self.llm.engine.prepare(sampling)
+        return sampling, self.llm.tokenizer.encode_within(body.expected())
 
     def _text(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else self.llm.tokenizer.decode(prompt)
