@@ -68,6 +68,15 @@ class Part(Body):
     text: str | None = None
 
 
+def _text(content: str | list[Part] | None) -> str:
+    if isinstance(content, str):
+        return content
+    for part in content or ():
+        if part.type != "text" or part.text is None:
+            raise invalid(f"there is a part of type {part.type[:32]!r}; send parts of text only.")
+    return "".join(part.text or "" for part in content or ())
+
+
 class Turn(Body):
     """One message of a conversation."""
 
@@ -78,12 +87,8 @@ class Turn(Body):
 
     def message(self) -> Message:
         """As a chat template reads it."""
-        if isinstance(self.content, str):
-            return {"role": self.role, "content": self.content}
-        for part in self.content or ():
-            if part.type != "text" or part.text is None:
-                raise invalid(f"a message has a part of type {part.type[:32]!r}; send parts of text only.", "messages")
-        return {"role": self.role, "content": "".join(part.text or "" for part in self.content or ())}
+        name = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": _text(self.content), **name}
 
 
 class Prediction(Body):
@@ -153,8 +158,7 @@ class _Generation(Body):
 
     def expected(self) -> str:
         """The prediction's text."""
-        content = self.prediction.content if self.prediction is not None else ""
-        return content if isinstance(content, str) else "".join(part.text or "" for part in content)
+        return _text(self.prediction.content) if self.prediction is not None else ""
 
 
 class CompletionFields(_Generation):

@@ -82,6 +82,19 @@ def test_every_form_of_a_prompt(prompt, prompts):
     assert list(body(COMPLETION, {"prompt": prompt}).prompts()) == prompts
 
 
+def test_parts_of_text_are_a_text_and_names_reach_the_template():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    found = body(CHAT, {"messages": [{"role": "user", "content": parts, "name": "Ann"}, {"role": "assistant"}]})
+    assert [turn.message() for turn in found.messages] == [
+        {"role": "user", "content": "ab", "name": "Ann"},
+        {"role": "assistant", "content": ""},
+    ]
+    assert body(COMPLETION, {"prompt": "a", "prediction": {"type": "content", "content": parts}}).expected() == "ab"
+    for prediction in ({"type": "content", "content": [{"type": "image"}]}, {"type": "text", "content": "a"}):
+        with pytest.raises(Refusal):
+            body(COMPLETION, {"prompt": "a", "prediction": prediction}).expected()
+
+
 @KINDS
 @pytest.mark.parametrize(
     ("values", "param", "sentence"),
