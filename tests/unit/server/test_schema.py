@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.server.refusal import Refusal
 from forerun.server.schema import CHAT, COMPLETION, constraint, read
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 KINDS = pytest.mark.parametrize(
     ("kind", "base"),
@@ -32,6 +32,7 @@ GIVEN = {  # field -> as JSON, and as Sampling has it
     "logit_bias": ({"5": 2}, {5: 2.0}),
     "bad_words": ([[1, 2], [3]], ((1, 2), (3,))),
     "allowed_tokens": ([1, 2], (1, 2)),
+    "constraint": ({"name": "regex", "text": "a+"}, Constraint("regex", "a+")),
     "min_tokens": (2, 2),
     "max_tokens": (7, 7),
     "stop": (["a", "b"], ("a", "b")),

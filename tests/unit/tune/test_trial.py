@@ -6,7 +6,6 @@ import pytest
 
 from forerun import LLM, Sampling
 from forerun.bench.workloads import Item
-from forerun.engine import engine
 from forerun.engine.runner import ModelRunner
 from forerun.tune import trial
 from forerun.tune.search import best, figures
@@ -41,11 +40,12 @@ def test_the_loop_is_part_of_every_step():
 def test_what_a_step_takes_beside_its_passes_is_its_median(clock, plain, monkeypatch):
     """The engine's own clock goes on by a second per look: from one mark to the next, one second."""
     seconds = iter(range(10**6))
-    monkeypatch.setattr(engine, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(plain.engine, "clock", lambda: next(seconds))
     found = run(Entrant(PLAIN, plain.engine, CURVE), [Item("a", 1, (0, 1, 2))], GREEDY)
     assert found.beside >= 4  # began, planning, committing, emitting; reports of events look as well
     assert found.loop == 0
     drafter = enter(SETTINGS[1], plain, {"max_requests": 2}, CURVE, lambda _: SMALL)
+    drafter.engine.clock = plain.engine.clock
     drafted = run(drafter, [Item("a", 1, (0, 1, 2))], GREEDY)
     assert drafted.beside == pytest.approx(found.beside - 3 * 0.5)  # three passes of a small model, by their costs
 
