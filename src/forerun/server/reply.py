@@ -20,7 +20,7 @@ from forerun.sampling import STUCK
 from forerun.server.loop import Ticket
 from forerun.server.refusal import SERVER, Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
-from forerun.server.shapes import Json, Report, drafting, usage
+from forerun.server.shapes import Json, Report, StepReport, drafting, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
 from forerun.types import Emission, Event
 
@@ -55,6 +55,7 @@ class Reply(Response):
         self.service, self.order, self.tenant = service, order, tenant
         self.background = None
         self.told = [Told(self._report(i)) for i in range(len(order.asks))]
+        self.steps = [StepReport(service.words) for _ in order.asks] if order.steps else None
         self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
 
     def _report(self, index: int) -> Report | None:
@@ -164,8 +165,10 @@ class Reply(Response):
             if event.error is not None:
                 lines.append(encode({"error": {"message": event.error, "type": SERVER, "param": None, "code": None}}))
             last = event if event.finish_reason is not None else None
-            if event.text or last is not None or self.told[index].report is not None:
+            if event.text or last is not None or self.told[index].report is not None or self.steps is not None:
                 choice = self._choice(index, self.order.shape.grown(event.text), event.emissions, last)
+                if self.steps is not None:
+                    choice["step"] = self.steps[index].of(event)
                 lines.append(self._part(choice | ({"seed": ticket.seeds[index]} if last is not None else {})))
         return b"".join(lines)
 
