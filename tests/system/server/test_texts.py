@@ -1,5 +1,6 @@
 """What clients get is what the library says, token for token, through a client that nobody here wrote."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -285,3 +286,25 @@ def test_no_answer_waits_for_an_acknowledgement(web):
     """Small packets go at once; held back, each answer would take the 40 ms after which a client acknowledges."""
     seconds = [web.get("/version").elapsed.total_seconds() for _ in range(20)]
     assert min(seconds) < 0.03
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_steps_that_are_asked_for_tell_the_text(web, n):
+    """Every choice has its own, with the tree that was judged; nobody else's stream has any."""
+    body = {"prompt": PROMPT, "seed": 5, "max_tokens": 40, "n": n, "stream": True}
+    plain = web.post("/v1/completions", json=body).text
+    assert '"step"' not in plain
+    told = web.post("/v1/completions", json={**body, "stream_options": {"include_steps": True}}).text
+    choices = [c for line in told.split("\n\n") if line.startswith("data: {") for c in json.loads(line[6:])["choices"]]
+    whole = web.post("/v1/completions", json={**body, "stream": False}).json()
+    for expected in whole["choices"]:
+        own = [c for c in choices if c["index"] == expected["index"]]
+        steps = [c["step"] for c in own]
+        assert "".join(text for step in steps for _, text, _ in step["tokens"]) == expected["text"]
+        assert "".join(c["text"] for c in own) == expected["text"]
+        stats = expected["speculative_decoding_stats"]
+        assert sum(len(step["draft"]) for step in steps) == stats["num_draft_tokens"] > 0
+        assert sum(len(step["path"]) for step in steps) <= stats["num_accepted_draft_tokens"]
+        for step in steps:
+            taken = [step["draft"][node][:3] for node in step["path"]]
+            assert taken == step["tokens"][: len(taken)]

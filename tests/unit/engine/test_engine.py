@@ -90,7 +90,8 @@ def test_an_event_tells_what_was_drafted_and_what_of_it_stands():
     steps = [event for event in rig.said[0] if event.emissions]
     assert {len(event.path) for event in steps} >= {0, 1}, "nothing was refused, or all was; the test shows nothing"
     for event in steps:
-        assert [event.draft.tokens[node] for node in event.path] == [e.token for e in event.emissions][: len(event.path)]
+        tokens = [e.token for e in event.emissions]
+        assert [event.draft.tokens[node] for node in event.path] == tokens[: len(event.path)]
         assert [event.draft.parents[node] for node in event.path] == [-1, *event.path[:-1]][: len(event.path)]
         assert len(event.emissions) - len(event.path) == (event.emissions[-1].source == "target")
 

@@ -55,10 +55,11 @@ async function send(text) {
   }
   if (mode === "chat") messages.push({ role: "assistant", content: answer.text });
   running = null;
+  draw(run);
   busy(false);
   await before;
   await poll(run);
-  draw(run);
+  speed(run);
 }
 
 function hear(run, event) {
@@ -76,6 +77,7 @@ function stop() {
 }
 
 function busy(on) {
+  if (on && document.activeElement === $("send")) $("log").focus();
   $("send").hidden = on;
   $("stop").hidden = !on;
   $("error").hidden = on || $("error").hidden;
@@ -141,7 +143,8 @@ function speed({ answer, asked, first, last, plain }) {
 function show(answer, number) {
   const step = answer.steps[number];
   if (!step) return;
-  const said = step.draft.length ? `${step.path.length} of ${step.draft.length} drafted tokens accepted` : "nothing drafted";
+  const who = [...new Set(step.draft.map(([, , source]) => source))].join(" and ");
+  const said = who ? `${step.path.length} of ${step.draft.length} tokens from ${who} accepted` : "nothing drafted";
   $("step").textContent = `${number + 1} of ${answer.steps.length} · ${said}`;
   tree.draw($("tree"), step);
 }
@@ -230,11 +233,11 @@ for (const input of document.querySelectorAll("[name=mode]")) {
   input.addEventListener("change", () => {
     mode = input.value;
     clear();
-    prompt();
+    invite();
   });
 }
 
-function prompt() {
+function invite() {
   $("prompt").placeholder = mode === "chat" ? "Say something" : "Begin a text";
   $("prompt").focus();
 }
@@ -243,6 +246,7 @@ function prompt() {
 
 $("key").value = key.get();
 $("key-field").hidden = !key.get();
+$("key-field").addEventListener("submit", (event) => event.preventDefault()); // the change was heard
 $("key").addEventListener("change", () => {
   key.set($("key").value.trim());
   begin();
@@ -270,8 +274,7 @@ let known = false; // whether the server lets us in
 async function begin() {
   try {
     const [model] = (await getJson("v1/models")).data;
-    $("model").textContent = model.id;
-    $("model").title = model.caveat ?? "Its texts follow the model's own distribution.";
+    $("model").textContent = model.caveat ? `${model.id}: ${model.caveat}` : model.id;
     $("error").hidden = true;
     known = true;
     await poll();
@@ -282,6 +285,6 @@ async function begin() {
 }
 
 addToLegend("target");
-prompt();
+invite();
 begin();
 watch();

@@ -2,7 +2,7 @@
 
 const SHOWN = 72; // steps
 const MEAN = 16; // steps that the line is a mean of
-const [WIDTH, HEIGHT] = [360, 84];
+const [WIDTH, HEIGHT] = [360, 64];
 
 const depths = new WeakMap(); // step -> depth of its draft
 
