@@ -9,14 +9,15 @@ import * as tree from "./tree.js";
 
 const $ = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const [LIVE, IDLE] = [1000, 5000]; // milliseconds between looks at the gauges
+const LOOK = 1000; // milliseconds between looks at the gauges while a text is written
+const IDLE = 5; // the same otherwise, times as long
 const FOLLOW = 250; // milliseconds for which the tree of a step stays while others come
 
 let mode = "chat";
 let messages = []; // of the conversation, as the server wants them
 let answers = [];
 let looked = null; // the answer whose step is looked at
-let running = null; // the answer that is being written: {answer, abort, asked, first, before, plain}
+let running = null; // the answer that is being written, and its times
 
 // asking
 
@@ -41,10 +42,9 @@ async function send(text) {
   const answer = open(text);
   const asked = mode === "chat" ? { messages } : { prompt: text };
   const path = mode === "chat" ? "v1/chat/completions" : "v1/completions";
-  running = { answer, abort: new AbortController(), asked: performance.now(), first: null, before: null, plain: null };
+  const run = { answer, abort: new AbortController(), asked: performance.now(), first: null, before: null, plain: null };
+  running = run;
   busy(true);
-  const run = running;
-  const before = poll();
   try {
     const body = { ...asked, ...numbers(), stream: true, stream_options: { include_steps: true } };
     for await (const event of events(path, body, run.abort.signal)) hear(run, event);
@@ -57,7 +57,7 @@ async function send(text) {
   running = null;
   draw(run);
   busy(false);
-  await before;
+  await run.looking;
   await poll(run);
   speed(run);
 }
@@ -66,7 +66,10 @@ function hear(run, event) {
   for (const choice of event.choices) {
     if (!choice.step) continue;
     run.last = performance.now();
-    run.first ??= { time: run.last, tokens: choice.step.tokens.length };
+    if (!run.first) {
+      run.first = { time: run.last, tokens: choice.step.tokens.length };
+      run.looking = poll(run); // not sooner: reading the prompt belongs to neither rate
+    }
     run.answer.hear(choice.step, choice.text ?? choice.delta.content ?? "");
     schedule(run);
   }
@@ -89,7 +92,9 @@ function busy(on) {
 function refused(problem) {
   $("error").textContent = problem instanceof Refused ? problem.message : "The server cannot be reached; see whether it runs.";
   $("error").hidden = false;
-  if (problem.status === 401) $("key-field").hidden = false;
+  if (problem.status !== 401) return;
+  $("key-field").hidden = false;
+  $("key").focus();
 }
 
 /** For those who listen; only beginnings, ends and what they chose. */
@@ -264,12 +269,14 @@ async function poll(run = running) {
   }
 }
 
-async function watch() {
-  if (known && document.visibilityState === "visible") await poll();
-  setTimeout(watch, running ? LIVE : IDLE);
-}
-
 let known = false; // whether the server lets us in
+let idle = 0; // looks that were left out
+
+function watch() {
+  if (!known || document.visibilityState !== "visible") return;
+  idle = running ? 0 : (idle + 1) % IDLE;
+  if (!idle) poll();
+}
 
 async function begin() {
   try {
@@ -287,4 +294,4 @@ async function begin() {
 addToLegend("target");
 invite();
 begin();
-watch();
+setInterval(watch, LOOK);

@@ -21,7 +21,7 @@ function shape(name, attributes) {
   return made;
 }
 
-const bars = (rows) => rows.map(([x, width, top]) => `M${x} ${HEIGHT}V${top}H${x + width}V${HEIGHT}Z`).join("");
+const bars = (tops, each) => tops.map((top, at) => `M${at * each} ${HEIGHT}V${top}h${each - 1.5}V${HEIGHT}Z`).join("");
 
 /** Draw the steps around the selected one, or the latest. */
 export function draw(parent, steps, selected) {
@@ -30,15 +30,14 @@ export function draw(parent, steps, selected) {
   const shown = steps.slice(from, end);
   const top = Math.max(4, ...shown.map(depthOf));
   const each = WIDTH / SHOWN;
-  const y = (tokens) => HEIGHT - 2 - (tokens / top) * (HEIGHT - 8);
-  const column = (tokens, at) => [at * each, each - 1.5, y(tokens)];
+  const y = (tokens) => HEIGHT - (tokens / top) * (HEIGHT - 6);
   const made = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "data-from": from });
   const accepted = steps.reduce((sum, step) => sum + step.path.length, 0);
   const mean = (accepted / Math.max(1, steps.length)).toFixed(2);
   made.setAttribute("aria-label", `${steps.length} steps, on average ${mean} drafted tokens accepted`);
   made.append(
-    shape("path", { class: "drafted", d: bars(shown.map((step, at) => column(depthOf(step), at))) }),
-    shape("path", { class: "accepted", d: bars(shown.map((step, at) => column(step.path.length, at))) }),
+    shape("path", { class: "drafted", d: bars(shown.map((step) => y(depthOf(step))), each) }),
+    shape("path", { class: "accepted", d: bars(shown.map((step) => y(step.path.length)), each) }),
     shape("path", { class: "mean", d: line(steps, from, end, (at) => (at + 0.5) * each, y) }),
   );
   if (selected !== null) {

@@ -5,7 +5,7 @@ import { visible } from "./text.js";
 
 const ROW = 30;
 const GLYPH = 7.3; // width of a character at the size that page.css gives
-const GAP = 24;
+const GAP = 18;
 const LONGEST = 14; // characters of a label
 
 function svg(name, attributes, text = "") {
