@@ -516,6 +516,8 @@ class Event:
     error: str | None = None
     time: float = 0.0  # seconds on the engine's clock
     stats: Any = None  # engine.stats.RequestStats, with the last event
+    draft: Draft | None = None  # what was judged in the step; None where there was no step
+    path: tuple[int, ...] = ()  # its accepted nodes, root first, as far as the request goes
 
 
 SCALE_BYTES = 4  # of what int8 keys or values of one entry and head are multiplied with

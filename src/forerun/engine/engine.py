@@ -317,10 +317,12 @@ class Engine:
             keep = turn.keep[: len(seat.pending) + len(used)]
             self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
             request.done += len(keep)
+            path = tuple(row - len(seat.pending) for row in keep[len(seat.pending) :])
+            event = Event(request.id, used, text, time=now, draft=plan.draft, path=path)
             if request.finish_reason is not None:
-                self._said.append(self._end(request, request.finish_reason, Event(request.id, used, text)))
+                self._said.append(self._end(request, request.finish_reason, event))
             elif used:
-                self._said.append(Event(request.id, used, text, time=now))
+                self._said.append(event)
 
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""

@@ -21,6 +21,7 @@ from forerun.llm import LLM
 from forerun.server.auth import OPEN, OPEN_METRICS, HostGate, KeyGate, Keys
 from forerun.server.body import BodyGate, body_of
 from forerun.server.log import AccessLog
+from forerun.server.playground import PAGE, served
 from forerun.server.refusal import Refusal
 from forerun.server.reply import Reply
 from forerun.server.schema import CHAT, COMPLETION, Body, DetokenizeBody, TokenizeBody, named, read
@@ -60,7 +61,7 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
 
 def _gates(settings: Settings) -> list[Middleware]:
     """What a request passes, outermost first."""
-    free = OPEN_METRICS if settings.open_metrics else OPEN
+    free = PAGE + (OPEN_METRICS if settings.open_metrics else OPEN)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.allow_origin,
@@ -103,6 +104,13 @@ async def _take(request: Request, kind: type[B], function: Callable[[B], T]) -> 
 def _described(kind: type[Body]) -> dict[str, Any]:
     """A body for /openapi.json."""
     return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
+
+
+@_ROUTES.get("/", include_in_schema=False)
+@_ROUTES.get("/page/{name}", include_in_schema=False)
+async def page(name: str = "index.html") -> Response:
+    """A file of the playground."""
+    return served(name)
 
 
 @_ROUTES.post("/v1/completions", openapi_extra=_described(COMPLETION))

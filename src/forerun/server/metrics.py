@@ -103,6 +103,11 @@ class Metrics(Collector):
         for depth in range(1, max(drafts.reached, default=0) + 1):
             places.add_metric([str(depth - 1)], drafts.accepted_at[depth])
         yield places
+        yield self._total("engine_steps", "Rounds of the engine's loop.", s.engine.steps)
+        spent = CounterMetricFamily(f"{self._prefix}engine_seconds", "Time of these, by phase.", labels=["phase"])
+        for phase in ("plan", "run", "commit", "other"):
+            spent.add_metric([phase], getattr(s.engine, f"{phase}_time"))
+        yield spent
         yield self._total("num_preemptions", "Requests that lost their slot.", s.engine.preemptions)
         yield self._total("draft_failures", "Drafts that a drafter failed to make.", s.engine.draft_failures)
         yield self._total("failed_requests", "Requests that ended with an error.", s.engine.failed_requests)

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from forerun.sampling import STUCK
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
-from forerun.server.shapes import Json, Report, drafting, usage
+from forerun.server.shapes import Json, Report, StepReport, drafting, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
 from forerun.types import Emission, Event
 
@@ -54,6 +54,7 @@ class Reply(Response):
         self.service, self.order, self.tenant = service, order, tenant
         self.background = None
         self.told = [Told(self._report(i)) for i in range(len(order.asks))]
+        self.steps = [StepReport(service.words) for _ in order.asks] if order.steps else None
         self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
 
     def _report(self, index: int) -> Report | None:
@@ -154,17 +155,25 @@ class Reply(Response):
         return self._part({"index": index, **said, "logprobs": None, "finish_reason": None})
 
     def _lines(self, news: News) -> bytes:
-        """One part per choice that there is news of."""
+        """One part per choice that there is news of, or per step of it where steps are asked for."""
         lines: list[bytes] = []
         for index in dict.fromkeys(index for index, _ in news):
             events = [event for i, event in news if i == index]
-            text, last = "".join(event.text for event in events), self.told[index].last
-            emissions = [emission for event in events for emission in event.emissions]
-            if last is not None and last.error is not None:
-                lines.append(encode(broken(last.error).body))
-            if text or last is not None or self.told[index].report is not None:
-                lines.append(self._part(self._choice(index, self.order.shape.grown(text), emissions, last)))
+            for together in [[event] for event in events] if self.steps is not None else [events]:
+                lines += self._said(index, together)
         return b"".join(lines)
+
+    def _said(self, index: int, events: Sequence[Event]) -> list[bytes]:
+        """A part with what came of one choice, if that is anything, and the error that ended it before."""
+        text, last = "".join(event.text for event in events), events[-1]
+        emissions = [emission for event in events for emission in event.emissions]
+        failed = [encode(broken(last.error).body)] if last.error is not None else []
+        if not (text or last.finish_reason or self.told[index].report is not None or self.steps is not None):
+            return failed
+        choice = self._choice(index, self.order.shape.grown(text), emissions, last if last.finish_reason else None)
+        if self.steps is not None:
+            choice["step"] = self.steps[index].of(last)
+        return [*failed, self._part(choice)]
 
     def _part(self, choice: Json) -> bytes:
         asked: dict[str, Any] = {"usage": None} if self.order.usage else {}

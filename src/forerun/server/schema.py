@@ -60,6 +60,7 @@ class Body(BaseModel):
 class StreamOptions(Body):
     called: ClassVar[str] = "stream_options"
     include_usage: bool = False
+    include_steps: bool = False
 
 
 class Part(Body):

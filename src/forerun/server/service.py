@@ -17,7 +17,7 @@ from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop, Ticket
 from forerun.server.metrics import Metrics
 from forerun.server.refusal import Refusal, invalid
-from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, TokenizeBody
+from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, StreamOptions, TokenizeBody
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.types import Sampling
@@ -33,6 +33,7 @@ class Order:
     echoes: Sequence[str]  # what is put before each text
     stream: bool
     usage: bool  # at the end of a stream
+    steps: bool  # in each part of one
 
 
 class Service:
@@ -144,8 +145,8 @@ class Service:
 
 
 def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:
-    usage = body.stream_options is not None and body.stream_options.include_usage
-    return Order(shape, asks, body.n, echoes, body.stream, usage)
+    asked = body.stream_options or StreamOptions()
+    return Order(shape, asks, body.n, echoes, body.stream, asked.include_usage, asked.include_steps)
 
 
 def _asks(

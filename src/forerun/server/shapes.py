@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from forerun.engine.stats import RequestStats
-from forerun.types import Emission, Logprob
+from forerun.types import Draft, Emission, Event, Logprob
 
 Json = dict[str, Any]
 
@@ -19,6 +19,23 @@ class Words(Protocol):
     """Tokens as bytes."""
 
     def __call__(self, token: int, /) -> bytes: ...
+
+
+class StepReport:
+    """Steps of one choice: who guessed each token, and the tree that was judged."""
+
+    def __init__(self, words: Words) -> None:
+        self.words, self._reader = words, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def of(self, event: Event) -> Json:
+        """One of them. A character that several tokens write is said with the last of these."""
+        tokens = [[e.token, self._reader.decode(self.words(e.token)), e.source] for e in event.emissions]
+        return {"tokens": tokens, "draft": self._nodes(event.draft or Draft()), "path": event.path}
+
+    def _nodes(self, draft: Draft) -> list[list[Any]]:
+        spelled = [self.words(token).decode("utf-8", "replace") for token in draft.tokens]
+        sources = map(draft.source_of, range(len(draft)))
+        return [list(row) for row in zip(draft.tokens, spelled, sources, draft.parents, strict=True)]
 
 
 class Report(ABC):

@@ -333,3 +333,43 @@ def test_no_answer_waits_for_an_acknowledgement(web):
     """Small packets go at once; held back, each answer would take the 40 ms after which a client acknowledges."""
     seconds = [web.get("/version").elapsed.total_seconds() for _ in range(40)]
     assert median(seconds) < 0.03
+
+
+def parts_with_steps(web, body):
+    """Every choice of every part of a stream."""
+    asked = {**body, "stream": True, "stream_options": {"include_steps": True}}
+    lines = web.post("/v1/completions", json=asked).text.split("\n\n")
+    return [c for line in lines if line.startswith("data: {") for c in json.loads(line[6:])["choices"]]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_steps_that_are_asked_for_tell_the_text(web, n):
+    """Every choice has its own, with the tree that was judged; nobody else's stream has any."""
+    body = {"prompt": PROMPT, "seed": 5, "max_tokens": 40, "n": n}
+    assert '"step"' not in web.post("/v1/completions", json={**body, "stream": True}).text
+    choices = parts_with_steps(web, body)
+    whole = web.post("/v1/completions", json=body).json()
+    for expected in whole["choices"]:
+        own = [c for c in choices if c["index"] == expected["index"]]
+        steps = [c["step"] for c in own]
+        assert "".join(text for step in steps for _, text, _ in step["tokens"]) == expected["text"]
+        assert "".join(c["text"] for c in own) == expected["text"]
+        stats = expected["speculative_decoding_stats"]
+        assert sum(len(step["draft"]) for step in steps) == stats["num_draft_tokens"] > 0
+        assert sum(len(step["path"]) for step in steps) <= stats["num_accepted_draft_tokens"]
+        for step in steps:
+            taken = [step["draft"][node][:3] for node in step["path"]]
+            assert taken == step["tokens"][: len(taken)]
+
+
+def test_steps_of_several_choices_do_not_mix_their_characters(reference, web):
+    """Half characters of one are not ended by another."""
+    pieces = reference[1].tokenizer.pieces()
+    halves = [pieces.index("é".encode()[:1]), pieces.index("é".encode()[1:])]
+    body = {"prompt": PROMPT, "seed": 5, "max_tokens": 30, "n": 3, "allowed_tokens": halves, "ignore_eos": True}
+    choices, whole = parts_with_steps(web, body), web.post("/v1/completions", json=body).json()
+    for expected in whole["choices"]:
+        steps = [c["step"] for c in choices if c["index"] == expected["index"]]
+        said = "".join(text for step in steps for _, text, _ in step["tokens"])
+        assert "é" in said
+        assert expected["text"] in {said, said + "\ufffd"}  # the last token may be half a character

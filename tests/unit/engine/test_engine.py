@@ -84,6 +84,18 @@ def test_no_token_comes_after_the_last_allowed_one(limit):
     assert text[0].finish_reason == "length"
 
 
+def test_an_event_tells_what_was_drafted_and_what_of_it_stands():
+    rig = toy(drafter="draft-model:model=toy:9:5,depth=3,tree=static").build()
+    rig.write([Ask((0, 1, 2), replace(GREEDY, temperature=1.0, seed=1, max_tokens=40))])
+    steps = [event for event in rig.said[0] if event.emissions]
+    assert {len(event.path) for event in steps} >= {0, 1}, "nothing was refused, or all was; the test shows nothing"
+    for event in steps:
+        tokens = [e.token for e in event.emissions]
+        assert [event.draft.tokens[node] for node in event.path] == tokens[: len(event.path)]
+        assert [event.draft.parents[node] for node in event.path] == [-1, *event.path[:-1]][: len(event.path)]
+        assert len(event.emissions) - len(event.path) == (event.emissions[-1].source == "target")
+
+
 def test_a_text_ends_at_a_stop_token_inside_a_draft():
     plain = alone(Ask((0, 1), GREEDY)).tokens
     stop = plain[5]

@@ -3,8 +3,8 @@
 import pytest
 
 from forerun.engine.stats import RequestStats
-from forerun.server.shapes import ChatReport, CompletionReport, drafting
-from forerun.types import Emission, Logprob, Turn
+from forerun.server.shapes import ChatReport, CompletionReport, StepReport, drafting
+from forerun.types import Draft, Emission, Event, Logprob, Turn
 
 BYTES = [b"a", "é".encode()[:1], "é".encode()[1:], "🙂".encode(), b"bc"]
 
@@ -46,3 +46,20 @@ def test_bytes_of_split_characters_add_up():
     found = ChatReport(BYTES.__getitem__).of(emissions([1, 2]))["content"]
     assert bytes(b for t in found for b in t["bytes"]).decode() == "é"
     assert [t["token"] for t in found] == ["\ufffd", "\ufffd"]
+
+
+def test_a_step_tells_tokens_tree_and_path():
+    draft = Draft((0, 4, 3), (-1, -1, 0), source=("one", "one", "two"))
+    event = Event(7, (Emission(0, "one"), Emission(4, "target")), "abc", draft=draft, path=(0,))
+    assert StepReport(BYTES.__getitem__).of(event) == {
+        "tokens": [[0, "a", "one"], [4, "bc", "target"]],
+        "draft": [[0, "a", "one", -1], [4, "bc", "one", -1], [3, "🙂", "two", 0]],
+        "path": (0,),
+    }
+
+
+def test_a_character_of_several_tokens_is_said_once():
+    report = StepReport(BYTES.__getitem__)
+    steps = [report.of(Event(7, (Emission(t, "target"),), "")) for t in (0, 1, 2, 3)]
+    assert [step["tokens"][0][1] for step in steps] == ["a", "", "é", "🙂"]
+    assert [(step["draft"], step["path"]) for step in steps] == [([], ())] * 4
