@@ -27,6 +27,7 @@ LIMITS = LLParserLimits(
 )
 STACK = 1 << 30  # bytes; only what is used is memory
 _STARTING = threading.Lock()  # the size is that of every thread that starts meanwhile
+_WHITE = r"( |\n {0,16})?"
 _WORD = 32  # bits of a mask's words
 _SAID = 200  # characters of what the library says
 
@@ -56,6 +57,16 @@ def vocabulary(spelling: Spelling, vocab: int, eos: tuple[int, ...]) -> Any:  # 
     except Exception as problem:  # the library raises nothing narrower
         message = f"the model's tokenizer cannot be used for constraints ({brief(problem)})"
         raise RequestError(f"{message}; leave the constraint out, or use a model with another tokenizer.") from problem
+
+
+def grammar_of(schema: str, *, whitespace: bool, lenient: bool = False) -> str:
+    """A JSON schema as a grammar. Between values a space, or a line break and its indentation, may stand, or nothing.
+
+    What one may write without end a small model does write without end.
+    """
+    if not whitespace:
+        return LLMatcher.grammar_from_json_schema(schema, {"whitespace_flexible": False, "lenient": lenient})
+    return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE, "lenient": lenient})
 
 
 def brief(problem: object) -> str:

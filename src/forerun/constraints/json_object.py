@@ -6,11 +6,9 @@ Does not: say what it holds; that is what json_schema is for.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llguidance import LLMatcher
-
 from forerun.constraints.contract import Compiler
 from forerun.errors import RequestError
-from forerun.grammars import compiled
+from forerun.grammars import compiled, grammar_of
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -23,7 +21,7 @@ class JsonObjectCompiler(Compiler):
 
     @dataclass(frozen=True)
     class Options:
-        """`whitespace`: may stand between values."""
+        """`whitespace`: as `json_schema` has it."""
 
         whitespace: bool = True
 
@@ -33,7 +31,5 @@ class JsonObjectCompiler(Compiler):
     def compile(self, text: str) -> Callable[[], Matcher]:
         if text:
             raise RequestError(f"constraint 'json_object' got {text!r:.40}; leave the text out, or use json_schema.")
-        schema, how = '{"type": "object"}', self.options.whitespace
-        return compiled(
-            "json_object", self.setup, lambda: LLMatcher.grammar_from_json_schema(schema, {"whitespace_flexible": how})
-        )
+        whitespace = self.options.whitespace
+        return compiled("json_object", self.setup, lambda: grammar_of('{"type": "object"}', whitespace=whitespace))

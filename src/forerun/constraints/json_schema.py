@@ -6,10 +6,8 @@ Does not: check formats that llguidance does not know, or fetch schemas from els
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llguidance import LLMatcher
-
 from forerun.constraints.contract import Compiler, within
-from forerun.grammars import compiled
+from forerun.grammars import compiled, grammar_of
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -22,7 +20,10 @@ class JsonSchemaCompiler(Compiler):
 
     @dataclass(frozen=True)
     class Options:
-        """`whitespace` may stand between values; `lenient`: keywords without support are ignored, and not refused."""
+        """`whitespace`: a space, or a line break and its indentation, may stand between values.
+
+        `lenient`: keywords without support are ignored, and not refused.
+        """
 
         whitespace: bool = True
         lenient: bool = False
@@ -33,10 +34,4 @@ class JsonSchemaCompiler(Compiler):
 
     def compile(self, text: str) -> Callable[[], Matcher]:
         text, o = within("json_schema", text, self.options.most), self.options
-        return compiled(
-            "json_schema",
-            self.setup,
-            lambda: LLMatcher.grammar_from_json_schema(
-                text, {"whitespace_flexible": o.whitespace, "lenient": o.lenient}
-            ),
-        )
+        return compiled("json_schema", self.setup, lambda: grammar_of(text, whitespace=o.whitespace, lenient=o.lenient))
