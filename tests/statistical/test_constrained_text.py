@@ -29,7 +29,7 @@ SCHEMA = {
 }
 WISH = Constraint("json_schema:whitespace=false", json.dumps(SCHEMA))
 PROMPTS = ["Once upon a time there was a", "The girl's data: ", "def person():\n    return "]
-NEED_MORE = {"rasd", "rest", "prediction", "suffix-decoding"}  # a store, or a text that is expected
+NEED_MORE = {"rasd", "rest", "dresd", "prediction", "suffix-decoding"}  # a store, or a text that is expected
 EVERY = [
     *(name for name in DRAFTERS if name not in NEED_MORE | {"none", "other-vocab"}),
     f"other-vocab:model={FOLDER / 'drafter'}",

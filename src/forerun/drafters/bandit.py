@@ -110,7 +110,7 @@ class _Request:
         if stale >= 0 and self.arms[stale].draws:
             self.tried = stale
             return [stale, *(one for one in order if one != stale)], -1
-        return order, stale
+        return [one for one in order if one != stale], stale  # nobody is asked twice in a step
 
     def _trial(self, best: Sequence[int], prices: Sequence[float]) -> int:
         """Who was not asked for longest, of those whose trial is paid for; it is paid now."""
@@ -225,6 +225,14 @@ class BanditDrafter(Drafter):
             own = replace(context, rng=RngPart(context.rng, number, count))
             arms.append(_Arm(replace(own, state=drafter.start(own)), Tally(MEMORY, PRIOR)))
         return _Request(self._scope(context.scope), arms)
+
+    def pause(self, context: Context) -> None:
+        for drafter, arm in zip(self.drafters, context.state.arms, strict=True):
+            drafter.pause(arm.context)
+
+    def resume(self, context: Context) -> None:
+        for drafter, arm in zip(self.drafters, context.state.arms, strict=True):
+            drafter.resume(arm.context)
 
     def stop(self, context: Context) -> None:
         for drafter, arm in zip(self.drafters, context.state.arms, strict=True):

@@ -158,12 +158,17 @@ class DraftModelDrafter(Drafter):
             level += 1
 
     def _room(self, reading: _Reading) -> bool:
-        """Whether there is something to read, and the small model can; its context may be the shorter one."""
+        """Whether there is something to read, and the small model can; its context may be the shorter one.
+
+        There is nothing new for who is asked twice in a step.
+        """
         growth, cache = reading.growth, self.runner.cache
         if not growth.looking:
             return False
-        new = len(growth.context.tokens) - cache.length(reading.slot) if len(growth.asked) == 1 else 0
-        return bool(cache.reserve(reading.slot, max(new, len(growth.newest.nodes))))
+        if len(growth.asked) > 1:
+            return bool(cache.reserve(reading.slot, len(growth.newest.nodes)))
+        new = len(growth.context.tokens) - cache.length(reading.slot)
+        return new > 0 and bool(cache.reserve(reading.slot, max(new, len(growth.newest.nodes))))
 
     def _work(self, reading: _Reading) -> Work:
         """The first pass reads what was committed since the last draft; later ones read nodes."""
