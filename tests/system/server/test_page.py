@@ -183,8 +183,15 @@ def test_an_error_is_shown_as_the_server_says_it(opened, web, problems):
     expect(opened.locator("#error")).to_have_text(said)
     assert ["400" in problem for problem in problems] == [True]
     problems.clear()
-    ask(opened, "The cat", max_tokens=3)
+    opened.check("[value=chat]", force=True)
+    ask(opened, text)
+    expect(opened.locator("#error")).to_be_visible()
+    expect(opened.locator("#prompt")).to_have_value(text)  # to be mended
+    problems.clear()
+    ask(opened, "The cat", max_tokens=3)  # what was refused is no part of the conversation
     expect(opened.locator("#error")).to_be_hidden()
+    assert opened.locator(".said").all_inner_texts() == ["The cat"]
+    assert opened.locator(".answer").count() == 1
 
 
 def test_a_key_is_asked_for_and_stays_in_the_tab(tab, slow, serving, problems):

@@ -53,13 +53,25 @@ async function send(text) {
     if (run.abort.signal.aborted) tell(`Stopped. ${summary(answer)}`);
     else refused(problem);
   }
-  if (mode === "chat") messages.push({ role: "assistant", content: answer.text });
+  if (!$("error").hidden && !answer.tokens) takeBack(answer, text);
+  else if (mode === "chat") messages.push({ role: "assistant", content: answer.text });
   running = null;
   draw(run);
   busy(false);
   await run.looking;
   await poll(run);
   speed(run);
+}
+
+/** What was refused is not part of the conversation; its text can be mended and sent again. */
+function takeBack(answer, text) {
+  answers.pop();
+  if (mode === "chat") {
+    messages.pop();
+    answer.place.previousElementSibling.remove();
+    $("prompt").value ||= text;
+  }
+  answer.place.remove();
 }
 
 function hear(run, event) {
@@ -176,21 +188,21 @@ function move(by) {
   if (next) look(next, by > 0 ? 0 : next.spans.length - 1);
 }
 
-const ends = { Home: 0, End: -1 };
+const jumps = { Home: 0, End: Infinity };
 
 $("log").addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   const answer = looked ?? answers.at(-1);
   if (by) move(by);
-  else if (event.key in ends && answer?.spans.length) look(answer, answer.spans.length - 1 + (event.key === "Home" ? 1 - answer.spans.length : 0));
+  else if (event.key in jumps && answer?.spans.length) look(answer, Math.min(jumps[event.key], answer.spans.length - 1));
   else return;
   event.preventDefault();
 });
 
 $("log").addEventListener("click", (event) => {
   const span = event.target.closest(".step");
-  if (!span) return;
+  if (!span || getSelection().type === "Range") return; // a text that was marked is to be copied
   look(answers.find((answer) => answer.place === span.parentElement), Number(span.dataset.step));
 });
 
@@ -258,7 +270,7 @@ $("key").addEventListener("change", () => {
 });
 
 /** Look at the gauges; with a run, estimate plain decoding from what passed since its first look. */
-async function poll(run = running) {
+async function poll(run = null) {
   try {
     const found = await gauges.metrics();
     gauges.show(found);
@@ -275,7 +287,7 @@ let idle = 0; // looks that were left out
 function watch() {
   if (!known || document.visibilityState !== "visible") return;
   idle = running ? 0 : (idle + 1) % IDLE;
-  if (!idle) poll();
+  if (!idle) poll(running?.first ? running : null);
 }
 
 async function begin() {
