@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.server.refusal import Refusal
 from forerun.server.schema import CHAT, COMPLETION, constraint, read
-from forerun.types import Sampling
+from forerun.types import Constraint, Sampling
 
 KINDS = pytest.mark.parametrize(
     ("kind", "base"),
@@ -32,6 +32,7 @@ GIVEN = {  # field -> as JSON, and as Sampling has it
     "logit_bias": ({"5": 2}, {5: 2.0}),
     "bad_words": ([[1, 2], [3]], ((1, 2), (3,))),
     "allowed_tokens": ([1, 2], (1, 2)),
+    "constraint": ({"name": "regex", "text": "a+"}, Constraint("regex", "a+")),
     "min_tokens": (2, 2),
     "max_tokens": (7, 7),
     "stop": (["a", "b"], ("a", "b")),
@@ -112,7 +113,7 @@ def test_parts_of_text_are_a_text_and_names_reach_the_template():
         ({"ignore_eos": 1}, "ignore_eos", "valid boolean"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids", "valid integer"),
         ({"seed": 1e30}, "seed", "valid integer"),
-        ({"tools": [{}]}, "tools", "calls no tools"),
+        ({"functions": [{}]}, "functions", "use tools and tool_choice"),
         ({"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
         ({"stop": "x" * 257}, "stop", "at most 256"),
     ],
