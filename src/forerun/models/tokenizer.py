@@ -1,24 +1,21 @@
 """Text <-> token ids, with the tokenizer and chat template of the model's own folder.
 
 Text of a user never becomes a special token: only the template may write those.
-Does not: clean up spaces after decoding; run a template outside Jinja's sandbox; train tokenizers.
+Does not: clean up spaces after decoding; run a template in this process; train tokenizers.
 """
 
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import ModelError, RequestError
+from forerun.models.template import Renderer
 from forerun.weights.load import read_json, trim
 
 Message = Mapping[str, Any]
@@ -176,6 +173,10 @@ class FolderTokenizer(Tokenizer):
             found = named.get("default")
         return found if isinstance(found, str) else None
 
+    @cached_property
+    def _renderer(self) -> Renderer:
+        return Renderer(self.template or "")
+
     def chat(self, messages: Sequence[Message], functions: Sequence[Message] = ()) -> list[int]:
         if self.template is None:
             raise RequestError(f"{self.folder} has no chat template; use a plain prompt, or a model made for chat.")
@@ -197,13 +198,8 @@ class FolderTokenizer(Tokenizer):
     def _render(self, messages: list[Any], tools: list[Any] | None) -> str:
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
         tokens = {name: text for name in names if (text := self._text(name)) is not None}
-        try:
-            template = _environment().from_string(self.template or "")
-            return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **tokens)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
-            raise RequestError(
-                f"the chat template refuses these messages: {error}; change their roles or order."
-            ) from error
+        fixed = {"documents": None, "add_generation_prompt": True}
+        return self._renderer({"messages": messages, "tools": tools, **fixed, **tokens})
 
     def _hide(self, given: Sequence[Sequence[Message]]) -> tuple[list[list[Any]], dict[str, str]]:
         """Texts in which a stand-in replaces all that could be read as a special token, and what each stands for."""
@@ -340,31 +336,3 @@ def _restore(text: str, marks: Mapping[str, str]) -> str:
     for mark, original in marks.items():
         text = text.replace(mark, original)
     return text
-
-
-class _Generation(Extension):
-    """The {% generation %} block of training templates, which says nothing when generating."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class has a set
-
-    def parse(self, parser: Any) -> Any:  # noqa: ANN401
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox that chat templates are written for: transformers' settings and functions."""
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def tojson(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
-        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as templates expect
-    return environment

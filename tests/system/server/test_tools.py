@@ -1,15 +1,10 @@
 """Tools are called through a client that nobody here wrote, whatever the model's template."""
 
 import json
-import shutil
 
 import jsonschema
 import openai
 import pytest
-
-from forerun import LLM
-from forerun.models.load import folder_of
-from forerun.models.tokenizer import Tokenizer
 
 HERMES = (
     "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
@@ -24,19 +19,6 @@ TOOLS = [
     {"type": "function", "function": {"name": "go", "parameters": AT}},
 ]
 ASKED = {"model": "reference", "messages": [{"role": "user", "content": "Go!"}], "seed": 3, "max_tokens": 150}
-
-
-@pytest.fixture
-def talking(library, serving, tmp_path):
-    """`with talking(template) as url`: the bundled model behind another template."""
-
-    def make(template):
-        folder = shutil.copytree(folder_of("reference"), tmp_path / "reference")
-        (folder / "chat_template.jinja").write_text(template)
-        llm = LLM(library.model, Tokenizer.from_folder(folder), threads=1, profiles="off")
-        return serving(llm, served_model_name="reference")
-
-    return make
 
 
 def client_of(url):
