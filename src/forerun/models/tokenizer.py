@@ -1,30 +1,28 @@
 """Text <-> token ids, with the tokenizer and chat template of the model's own folder.
 
 Text of a user never becomes a special token: only the template may write those.
-Does not: clean up spaces after decoding; run a template outside Jinja's sandbox; train tokenizers.
+Does not: clean up spaces after decoding; run a template in this process; train tokenizers.
 """
 
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.errors import ModelError, RequestError
+from forerun.models.template import Renderer
 from forerun.weights.load import read_json, trim
 
 Message = Mapping[str, Any]
 Piece = bytes | str | None  # what a token writes: bytes, or its name where it is a special token
 ROLES = ("system", "developer", "user", "assistant", "tool")  # templates write roles next to special tokens
 ANCHOR = "\x01"  # a character that joins no other into a token: what follows it does not begin a text
+_IDENTIFIER = re.compile(r"[\w$.-]+")
 STAND_INS = range(0x10F000, 0x10FFFE)  # private characters, for what must not be read as a special token
 
 
@@ -69,12 +67,17 @@ class Tokenizer(ABC):
 
     @property
     @abstractmethod
+    def template(self) -> str | None:
+        """What `chat` goes by; None where there is none."""
+
+    @property
     def has_chat(self) -> bool:
         """Whether `chat` can be used."""
+        return self.template is not None
 
     @abstractmethod
-    def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's answer."""
+    def chat(self, messages: Sequence[Message], functions: Sequence[Message] = ()) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer, which may call these functions."""
 
 
 class FolderTokenizer(Tokenizer):
@@ -159,7 +162,7 @@ class FolderTokenizer(Tokenizer):
         return ids[before:] if ids[:before] == self._anchor else self.encode(text, bos=False)
 
     @cached_property
-    def _template(self) -> str | None:
+    def template(self) -> str | None:
         file = self.folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text(encoding="utf-8")
@@ -170,18 +173,18 @@ class FolderTokenizer(Tokenizer):
             found = named.get("default")
         return found if isinstance(found, str) else None
 
-    @property
-    def has_chat(self) -> bool:
-        return self._template is not None
+    @cached_property
+    def _renderer(self) -> Renderer:
+        return Renderer(self.template or "")
 
-    def chat(self, messages: Sequence[Message]) -> list[int]:
-        if self._template is None:
+    def chat(self, messages: Sequence[Message], functions: Sequence[Message] = ()) -> list[int]:
+        if self.template is None:
             raise RequestError(f"{self.folder} has no chat template; use a plain prompt, or a model made for chat.")
         for message in messages:
             if not isinstance(message, Mapping) or message.get("role") not in ROLES:
                 raise RequestError(f"a message needs a role, one of {', '.join(ROLES)}; got {message!r:.80}.")
-        hidden, marks = self._hide(messages)
-        text = self._render(hidden)
+        (hidden, shown), marks = self._hide([messages, functions])
+        text = self._render(hidden, [{"type": "function", "function": function} for function in shown] or None)
         if not marks:
             return self.encode(text, specials=True, bos=False)
         ids: list[int] = []
@@ -192,20 +195,15 @@ class FolderTokenizer(Tokenizer):
                 ids += self.encode(_restore(piece, marks), bos=False)
         return ids
 
-    def _render(self, messages: list[Any]) -> str:
+    def _render(self, messages: list[Any], tools: list[Any] | None) -> str:
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
         tokens = {name: text for name in names if (text := self._text(name)) is not None}
-        try:
-            template = _environment().from_string(self._template or "")
-            return template.render(messages=messages, tools=None, documents=None, add_generation_prompt=True, **tokens)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
-            raise RequestError(
-                f"the chat template refuses these messages: {error}; change their roles or order."
-            ) from error
+        fixed = {"documents": None, "add_generation_prompt": True}
+        return self._renderer({"messages": messages, "tools": tools, **fixed, **tokens})
 
-    def _hide(self, messages: Sequence[Message]) -> tuple[list[Any], dict[str, str]]:
-        """Messages in which a stand-in replaces all that could be read as a special token, and what each stands for."""
-        everything = json.dumps(list(messages), ensure_ascii=False, default=str)
+    def _hide(self, given: Sequence[Sequence[Message]]) -> tuple[list[list[Any]], dict[str, str]]:
+        """Texts in which a stand-in replaces all that could be read as a special token, and what each stands for."""
+        everything = json.dumps([list(each) for each in given], ensure_ascii=False, default=str)
         edge = next((c for c in map(chr, STAND_INS) if c not in everything), None)
         if edge is None:
             raise RequestError("the messages use every private character of plane 16; leave some of them out.")
@@ -224,7 +222,14 @@ class FolderTokenizer(Tokenizer):
             hidden = hide(bare) if inner else self._dangerous.sub(lambda match: hide(match.group()), bare)
             return text.replace(bare, hidden, 1)
 
-        return [_map_text(dict(message), walk) for message in messages], marks
+        def name(key: str) -> str:
+            plain = _IDENTIFIER.fullmatch(key) and key not in self._specials  # templates look for some of these
+            return key if plain else walk(key)
+
+        def deep(value: Any) -> Any:  # noqa: ANN401
+            return _map_text(value, walk, name)
+
+        return [[{k: v if k == "role" else deep(v) for k, v in m.items()} for m in each] for each in given], marks
 
     @cached_property
     def _dangerous(self) -> re.Pattern[str]:
@@ -238,7 +243,7 @@ class FolderTokenizer(Tokenizer):
 class ToyTokenizer(Tokenizer):
     """One word per id, for toy models; a text is read from the left, the longest word first."""
 
-    bos = eos = None
+    bos = eos = template = None
 
     def __init__(self, *words: str) -> None:
         self.vocab_size = len(words)
@@ -265,11 +270,7 @@ class ToyTokenizer(Tokenizer):
     def pieces(self) -> list[Piece]:
         return [word.encode() for word in self._words]
 
-    @property
-    def has_chat(self) -> bool:
-        return False
-
-    def chat(self, messages: Sequence[Message]) -> list[int]:
+    def chat(self, messages: Sequence[Message], functions: Sequence[Message] = ()) -> list[int]:
         raise RequestError("a toy model has no chat template; use a plain prompt.")
 
 
@@ -315,14 +316,14 @@ def _letters() -> dict[str, int]:
 _LETTERS = _letters()
 
 
-def _map_text(value: Any, change: Any) -> Any:  # noqa: ANN401
-    """Every text inside a message, roles excepted."""
+def _map_text(value: Any, change: Callable[[str], str], name: Callable[[str], str]) -> Any:  # noqa: ANN401
+    """Every text inside a value, and the names of its fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {k: v if k == "role" else _map_text(v, change) for k, v in value.items()}
+        return {name(str(k)): _map_text(v, change, name) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_map_text(v, change) for v in value]
+        return [_map_text(v, change, name) for v in value]
     return value
 
 
@@ -335,31 +336,3 @@ def _restore(text: str, marks: Mapping[str, str]) -> str:
     for mark, original in marks.items():
         text = text.replace(mark, original)
     return text
-
-
-class _Generation(Extension):
-    """The {% generation %} block of training templates, which says nothing when generating."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class has a set
-
-    def parse(self, parser: Any) -> Any:  # noqa: ANN401
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox that chat templates are written for: transformers' settings and functions."""
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def tojson(value: Any, indent: int | None = None, **options: Any) -> str:  # noqa: ANN401
-        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as templates expect
-    return environment

@@ -31,6 +31,7 @@ from forerun.server.settings import Settings
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
 _SHORT = 2048  # bytes
+_TEMPLATE = 0  # a chat template may take its time for any
 _ROUTES = APIRouter(redirect_slashes=False)
 
 
@@ -91,14 +92,14 @@ def _service(request: Request) -> Service:
     return found
 
 
-async def _take(request: Request, kind: type[B], function: Callable[[B], T]) -> T:
-    """What a function makes of the body; a long one is read beside the event loop, for which it would take too long."""
+async def _take(request: Request, kind: type[B], function: Callable[[B], T], short: int = _SHORT) -> T:
+    """What a function makes of the body; beside the event loop, but for a short one: it would take too long."""
     raw = await body_of(request, _service(request).settings.read_timeout)
 
     def work() -> T:
         return function(read(kind, raw))
 
-    return work() if len(raw) < _SHORT else await asyncio.to_thread(work)
+    return work() if len(raw) < short else await asyncio.to_thread(work)
 
 
 def _described(kind: type[Body]) -> dict[str, Any]:
@@ -125,7 +126,7 @@ async def completions(request: Request) -> Response:
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service, tenant = _service(request), request.state.tenant
-    order = await _take(request, CHAT, partial(service.chat, tenant))
+    order = await _take(request, CHAT, partial(service.chat, tenant), _TEMPLATE)
     return Reply(service, order, tenant)
 
 
@@ -158,7 +159,7 @@ def _model(service: Service) -> dict[str, Any]:
 @_ROUTES.post("/tokenize", openapi_extra=_described(TokenizeBody))
 async def tokenize(request: Request) -> Response:
     """Tokens of a text or of a conversation."""
-    return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize))
+    return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize, _TEMPLATE))
 
 
 @_ROUTES.post("/detokenize", openapi_extra=_described(DetokenizeBody))

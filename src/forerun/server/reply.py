@@ -21,10 +21,12 @@ from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
 from forerun.server.shapes import Json, Report, StepReport, drafting, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
+from forerun.server.tools import Call, Reader
 from forerun.types import Emission, Event
 
 _LOG = logging.getLogger("forerun.server")
 News = Sequence[tuple[int, Event]]
+New = tuple[str, list[tuple[int, Call]]]  # text and calls, these with their places
 
 
 @dataclass
@@ -32,15 +34,35 @@ class Told:
     """What one ask has become so far."""
 
     report: Report | None
-    text: list[str] = field(default_factory=list)
+    reader: Reader | None  # of calls, where there may be some
+    text: list[str] = field(default_factory=list)  # not told yet
+    calls: list[Call] = field(default_factory=list)
+    told: int = 0  # of the calls
     emissions: list[Emission] = field(default_factory=list)
     last: Event | None = None
 
     def hear(self, event: Event) -> None:
-        self.text.append(event.text)
         self.emissions += event.emissions
         if event.finish_reason is not None:
             self.last = event
+        text, calls = event.text, list[Call]()
+        if self.reader is not None:
+            text, calls = self.reader.hear(text, over=self.last is not None)
+        self.text.append(text)
+        self.calls += calls
+
+    def take(self) -> New:
+        """Text and calls that were not told yet."""
+        text, calls = "".join(self.text), list(enumerate(self.calls))[self.told :]
+        self.text.clear()
+        self.told = len(self.calls)
+        return text, calls
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended; None: it has not."""
+        reason = self.last.finish_reason if self.last is not None else None
+        return "tool_calls" if reason == "stop" and self.calls else reason
 
     def logprobs(self, emissions: Sequence[Emission]) -> Json | None:
         """Of some of its tokens; None where nobody asked."""
@@ -53,13 +75,16 @@ class Reply(Response):
     def __init__(self, service: Service, order: Order, tenant: str) -> None:
         self.service, self.order, self.tenant = service, order, tenant
         self.background = None
-        self.told = [Told(self._report(i)) for i in range(len(order.asks))]
+        self.told = [Told(self._report(i), self._reader()) for i in range(len(order.asks))]
         self.steps = [StepReport(service.words) for _ in order.asks] if order.steps else None
         self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
 
     def _report(self, index: int) -> Report | None:
         asked = self.order.asks[index].sampling.logprobs is not None
         return self.order.shape.report(self.service.words) if asked else None
+
+    def _reader(self) -> Reader | None:
+        return self.order.calling.reader() if self.order.calling is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
@@ -113,7 +138,7 @@ class Reply(Response):
     def _whole(self) -> Json:
         texts = [echo + "".join(told.text) for echo, told in zip(self.order.echoes, self.told, strict=True)]
         choices = [
-            self._choice(i, self.order.shape.said(texts[i]), told.emissions, told.last)
+            self._choice(i, self.order.shape.said(texts[i], told.calls), told.emissions, told.last)
             for i, told in enumerate(self.told)
         ]
         return {**self.head, "object": self.order.shape.whole, "choices": choices, "usage": self._usage()}
@@ -121,7 +146,12 @@ class Reply(Response):
     def _choice(self, index: int, said: Json, emissions: Sequence[Emission], last: Event | None) -> Json:
         """One choice, or a part of one; `last` is its end, where it came."""
         logprobs = self.told[index].logprobs(emissions)
-        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": last.finish_reason if last else None}
+        choice = {
+            "index": index,
+            **said,
+            "logprobs": logprobs,
+            "finish_reason": self.told[index].reason if last else None,
+        }
         if last is None:
             return choice
         return choice | {"speculative_decoding_stats": drafting(last.stats), "seed": self.ticket.seeds[index]}
@@ -159,21 +189,23 @@ class Reply(Response):
         lines: list[bytes] = []
         for index in dict.fromkeys(index for index, _ in news):
             events = [event for i, event in news if i == index]
-            for together in [[event] for event in events] if self.steps is not None else [events]:
-                lines += self._said(index, together)
+            new, last = self.told[index].take(), self.told[index].last
+            if last is not None and last.error is not None:
+                lines.append(encode(broken(last.error).body))
+            if self.steps is not None:
+                lines += [self._said(index, [event], ("", []), None) for event in events[:-1]]
+                events = events[-1:]
+            if any(new) or last is not None or self.told[index].report is not None or self.steps is not None:
+                lines.append(self._said(index, events, new, last))
         return b"".join(lines)
 
-    def _said(self, index: int, events: Sequence[Event]) -> list[bytes]:
-        """A part with what came of one choice, if that is anything, and the error that ended it before."""
-        text, last = "".join(event.text for event in events), events[-1]
+    def _said(self, index: int, events: Sequence[Event], new: New, last: Event | None) -> bytes:
+        """What came of one choice; its step is that of the last event."""
         emissions = [emission for event in events for emission in event.emissions]
-        failed = [encode(broken(last.error).body)] if last.error is not None else []
-        if not (text or last.finish_reason or self.told[index].report is not None or self.steps is not None):
-            return failed
-        choice = self._choice(index, self.order.shape.grown(text), emissions, last if last.finish_reason else None)
+        choice = self._choice(index, self.order.shape.grown(*new), emissions, last)
         if self.steps is not None:
-            choice["step"] = self.steps[index].of(last)
-        return [*failed, self._part(choice)]
+            choice["step"] = self.steps[index].of(events[-1])
+        return self._part(choice)
 
     def _part(self, choice: Json) -> bytes:
         asked: dict[str, Any] = {"usage": None} if self.order.usage else {}

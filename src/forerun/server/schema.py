@@ -18,14 +18,13 @@ from forerun.server.refusal import Refusal, invalid
 from forerun.types import Constraint, Sampling
 
 Stop = Annotated[str, Field(max_length=256)]
-_NO_TOOLS = "this server calls no tools; describe in a message what the model should write"
+_CHAT_ONLY = "tools are called in chats; use /v1/chat/completions"
+_OLDER = "functions are older than tools; use tools and tool_choice"
 _CANNOT = {  # field of OpenAI's interface that is not here -> what to do instead
-    "tools": _NO_TOOLS,
-    "tool_choice": _NO_TOOLS,
-    "functions": _NO_TOOLS,
-    "function_call": _NO_TOOLS,
-    "tool_calls": _NO_TOOLS,
-    "tool_call_id": _NO_TOOLS,
+    "tools": _CHAT_ONLY,
+    "tool_choice": _CHAT_ONLY,
+    "functions": _OLDER,
+    "function_call": _OLDER,
     "suffix": "text before a suffix cannot be filled in; leave suffix out",
     "audio": "the model writes text only; leave audio out",
     "modalities": "the model writes text only; leave modalities out",
@@ -36,7 +35,7 @@ _CANNOT = {  # field of OpenAI's interface that is not here -> what to do instea
 }
 _HARMLESS: tuple[Any, ...] = (None, "", "auto", "none", "default", [], {}, ["text"])  # what asks for none of these
 _WITHOUT_EFFECT = {  # notes of the caller, and wishes that change no text
-    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"),
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
     "refusal",
 }
 
@@ -78,6 +77,67 @@ def _text(content: str | list[Part] | None) -> str:
     return "".join(part.text or "" for part in content or ())
 
 
+class Function(Body):
+    """A function that the model may call."""
+
+    called: ClassVar[str] = "a function"
+    name: str = Field(pattern="^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # arguments keep to the schema wherever the text is held to calls
+
+    def said(self) -> dict[str, Any]:
+        """As a chat template reads it."""
+        values = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Tool(Body):
+    called: ClassVar[str] = "a tool"
+    type: Literal["function"]
+    function: Function
+
+
+class Named(Body):
+    called: ClassVar[str] = "a function"
+    name: str
+
+
+class Choice(Body):
+    """One function that must be called."""
+
+    called: ClassVar[str] = "tool_choice"
+    type: Literal["function"]
+    function: Named
+
+
+class CalledFunction(Body):
+    called: ClassVar[str] = "a called function"
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    """A call that the model made earlier."""
+
+    called: ClassVar[str] = "a tool call"
+    id: str | None = None
+    index: int | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def message(self) -> dict[str, Any]:
+        """As a chat template reads it: arguments are an object."""
+        try:
+            arguments = json.loads(self.function.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            raise invalid("a tool call has arguments that are no JSON object; send them as the model wrote them.")
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id or "", "type": self.type, "function": function}
+
+
 class Turn(Body):
     """One message of a conversation."""
 
@@ -85,11 +145,15 @@ class Turn(Body):
     role: str
     content: str | list[Part] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
     def message(self) -> Message:
         """As a chat template reads it."""
-        name = {} if self.name is None else {"name": self.name}
-        return {"role": self.role, "content": _text(self.content), **name}
+        calls = [call.message() for call in self.tool_calls or ()]
+        rest = {"name": self.name, "tool_calls": calls or None, "tool_call_id": self.tool_call_id}
+        given = {name: value for name, value in rest.items() if value is not None}
+        return {"role": self.role, "content": _text(self.content), **given}
 
 
 class Prediction(Body):
@@ -192,6 +256,21 @@ class ChatFields(_Generation):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     max_completion_tokens: int | None = None
+    tools: list[Tool] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    parallel_tool_calls: bool | None = None
+
+    def functions(self) -> list[dict[str, Any]]:
+        """What may be called; Refusal where a choice or a name fits none of them."""
+        given = [tool.function.said() for tool in self.tools or ()]
+        names = [function["name"] for function in given]
+        if len(set(names)) < len(names):
+            raise invalid("tools has two functions of one name; give each a name of its own.", "tools")
+        if self.tool_choice == "required" and not given:
+            raise invalid("tool_choice is required and there are no tools; give tools.", "tool_choice")
+        if isinstance(self.tool_choice, Choice) and self.tool_choice.function.name not in names:
+            raise invalid(unknown("tools", "function", self.tool_choice.function.name, names), "tool_choice")
+        return given if self.tool_choice != "none" else []
 
     def report(self) -> int | None:
         if self.top_logprobs is not None and not self.logprobs:

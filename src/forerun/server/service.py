@@ -17,10 +17,19 @@ from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop, Ticket
 from forerun.server.metrics import Metrics
 from forerun.server.refusal import Refusal, invalid
-from forerun.server.schema import ChatFields, CompletionFields, DetokenizeBody, StreamOptions, TokenizeBody
+from forerun.server.schema import (
+    ChatFields,
+    Choice,
+    CompletionFields,
+    DetokenizeBody,
+    StreamOptions,
+    TokenizeBody,
+    Turn,
+)
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
-from forerun.types import Sampling
+from forerun.server.tools import BARE, MOST, Calling, form_of, held
+from forerun.types import Constraint, Sampling
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class Order:
     stream: bool
     usage: bool  # at the end of a stream
     steps: bool  # in each part of one
+    calling: Calling | None = None  # where tools may be called
 
 
 class Service:
@@ -67,17 +77,53 @@ class Service:
 
     def chat(self, tenant: str, body: ChatFields) -> Order:
         """`/v1/chat/completions` -> asks."""
-        sampling, expected = self._read(body)
-        prompt = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
-        return _order(ChatShape(), body, _asks(body, [prompt], sampling, tenant, expected), [""] * body.n)
+        functions = body.functions()
+        calling, forced = self._calling(body, functions)
+        sampling, expected = self._read(body, forced)
+        if calling is not None and forced is None and sampling.constraint is not None:
+            raise invalid("the output is held to a form that no call has; leave that or tools out.", "tools")
+        prompt = self._chat(body.messages, functions)
+        order = _order(ChatShape(), body, _asks(body, [prompt], sampling, tenant, expected), [""] * body.n)
+        return replace(order, calling=calling)
 
-    def _read(self, body: CompletionFields | ChatFields) -> tuple[Sampling, Sequence[int]]:
+    def _chat(self, turns: Sequence[Turn], functions: Sequence[dict[str, Any]] = ()) -> list[int]:
+        """A conversation as tokens; Refusal where the template would leave calls out."""
+        messages = [turn.message() for turn in turns]
+        if any("tool_calls" in m for m in messages) and "tool_calls" not in (self.llm.tokenizer.template or ""):
+            raise invalid("the model's chat template writes no tool calls; put them into the content.", "messages")
+        return self.llm.tokenizer.chat(messages, functions)
+
+    def _calling(
+        self, body: ChatFields, functions: Sequence[dict[str, Any]]
+    ) -> tuple[Calling | None, Constraint | None]:
+        """How calls are read, and what the text is held to where there must be some."""
+        if not functions:
+            return None, None
+        form, chosen = form_of(self.llm.tokenizer.template or ""), body.tool_choice
+        if form is None and chosen in (None, "auto"):
+            message = "the model's chat template has no known form of tool calls"
+            raise invalid(f"{message}; set tool_choice to required or to a function, or leave tools out.", "tools")
+        form, several = form or BARE, body.parallel_tool_calls is not False
+        calling = Calling(form, frozenset(function["name"] for function in functions), MOST if several else 1)
+        if chosen in (None, "auto"):
+            return calling, None
+        name = chosen.function.name if isinstance(chosen, Choice) else None
+        wanted = [function for function in functions if name in (None, function["name"])]
+        return calling, held(form, wanted, several=several and name is None)
+
+    def _read(
+        self, body: CompletionFields | ChatFields, forced: Constraint | None = None
+    ) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
         if body.n > self.settings.max_n:
             raise invalid(f"n is {body.n}; ask for at most {self.settings.max_n} texts.", "n")
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
         sampling = body.sampling()
+        if forced is not None:
+            if sampling.constraint is not None:
+                raise invalid("the output is held to a form and to tool calls; ask for one of them.", "tool_choice")
+            sampling = replace(sampling, constraint=forced)
         self.llm.engine.prepare(sampling)
         return sampling, self.llm.tokenizer.encode_within(body.expected())
 
@@ -90,7 +136,7 @@ class Service:
         if (body.prompt is None) is (body.messages is None):
             raise invalid("the request has both or neither of prompt and messages; give one.", "prompt")
         if body.messages is not None:
-            tokens = self.llm.tokenizer.chat([turn.message() for turn in body.messages])
+            tokens = self._chat(body.messages)
         else:
             tokens = self.llm.tokenizer.encode(body.prompt or "", bos=body.add_special_tokens)
         found = {"count": len(tokens), "max_model_len": self.llm.engine.limits.context_length, "tokens": tokens}

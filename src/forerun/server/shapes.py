@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from forerun.engine.stats import RequestStats
+from forerun.server.tools import Call
 from forerun.types import Draft, Emission, Event, Logprob
 
 Json = dict[str, Any]
@@ -108,12 +109,12 @@ class Shape(ABC):
         """What a choice begins with, before its first text; None: nothing."""
 
     @abstractmethod
-    def grown(self, text: str) -> Json:
-        """More text of a choice."""
+    def grown(self, text: str, calls: Sequence[tuple[int, Call]] = ()) -> Json:
+        """More text of a choice, and more calls with their places."""
 
     @abstractmethod
-    def said(self, text: str) -> Json:
-        """All text of a choice."""
+    def said(self, text: str, calls: Sequence[Call] = ()) -> Json:
+        """All text of a choice, and all calls."""
 
 
 class CompletionShape(Shape):
@@ -122,10 +123,11 @@ class CompletionShape(Shape):
     def opening(self, echo: str) -> Json | None:
         return self.grown(echo) if echo else None
 
-    def grown(self, text: str) -> Json:
+    def grown(self, text: str, calls: Sequence[tuple[int, Call]] = ()) -> Json:
         return {"text": text}
 
-    said = grown
+    def said(self, text: str, calls: Sequence[Call] = ()) -> Json:
+        return {"text": text}
 
 
 class ChatShape(Shape):
@@ -134,11 +136,15 @@ class ChatShape(Shape):
     def opening(self, echo: str) -> Json | None:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def grown(self, text: str) -> Json:
-        return {"delta": {"content": text} if text else {}}
+    def grown(self, text: str, calls: Sequence[tuple[int, Call]] = ()) -> Json:
+        delta: Json = {"content": text} if text else {}
+        return {"delta": delta | ({"tool_calls": [{"index": i, **c.said()} for i, c in calls]} if calls else {})}
 
-    def said(self, text: str) -> Json:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def said(self, text: str, calls: Sequence[Call] = ()) -> Json:
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text if text.strip() else None, "tool_calls": [call.said() for call in calls]}
+        return {"message": message}
 
 
 def drafting(stats: RequestStats) -> Json:

@@ -1,5 +1,6 @@
 """Live servers on free loopback ports, and the library beside them."""
 
+import shutil
 import time
 
 import httpx
@@ -7,6 +8,8 @@ import openai
 import pytest
 
 from forerun import LLM
+from forerun.models.load import folder_of
+from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import ToyModel
 from forerun.server.run import in_background
 from forerun.server.settings import Settings
@@ -74,3 +77,16 @@ def eventually():
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def talking(library, serving, tmp_path):
+    """`with talking(template) as url`: the bundled model behind another template."""
+
+    def make(template):
+        folder = shutil.copytree(folder_of("reference"), tmp_path / "reference")
+        (folder / "chat_template.jinja").write_text(template)
+        llm = LLM(library.model, Tokenizer.from_folder(folder), threads=1, profiles="off")
+        return serving(llm, served_model_name="reference")
+
+    return make

@@ -191,6 +191,22 @@ def test_an_error_of_one_request_is_its_own(slow, serving):
         assert post(url, SHORT).status_code == 200
 
 
+def test_a_template_that_takes_long_keeps_nobody_waiting(talking):
+    """S3: it gets its second, and others are answered meanwhile."""
+    forever = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
+    with talking(forever) as url, ThreadPoolExecutor(1) as pool:
+        body = {"messages": [{"role": "user", "content": "a"}]}
+        for path in ("/v1/chat/completions", "/tokenize"):
+            asked = pool.submit(httpx.post, f"{url}{path}", json=body, timeout=120)
+            others = 0
+            while not asked.done():
+                assert post(url, {"prompt": "a", "max_tokens": 1}).status_code == 200
+                others += 1
+            assert asked.result().status_code == 400
+            assert "more than 1 s" in asked.result().json()["error"]["message"]
+            assert others > 2
+
+
 def test_a_bug_in_a_route_is_one_answer(slow, serving, caplog):
     """R25, S14: an error object with the request's id; the log has the place and not what was asked."""
     llm = slow(0)

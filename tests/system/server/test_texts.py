@@ -203,7 +203,7 @@ REFUSED = [
     ({"prompt": [1, 2, 99999]}, None, "does not exist"),
     ({"prompt": "word " * 2000}, None, "shorten it"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "set stream to true"),
-    ({"extra_body": {"tools": [{"type": "function"}]}}, "tools", "calls no tools"),
+    ({"extra_body": {"tools": [{"type": "function"}]}}, "tools", "use /v1/chat/completions"),
     ({"extra_body": {"guided_json": {"type": "strnig"}}}, "constraint", "does not compile"),
     ({"extra_body": {"constraint": {"name": "regx", "text": "a"}}}, None, "did you mean 'regex'"),
     ({"extra_body": {"constraint": {"name": "regex:most=9999999", "text": "a"}}}, "constraint", "without options"),

@@ -102,6 +102,38 @@ def test_a_conversation_has_the_templates_special_tokens_and_no_other(ours, cont
     assert ours.decode(hostile, skip_special=False) == f"<s>{wanted}<|im_start|>assistant\n"
 
 
+TOOLING = TEMPLATE.replace("{% for m", "{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}{% for m", 1)
+
+
+@pytest.fixture(scope="module")
+def tooling(folder, tmp_path_factory):
+    return changed(folder, tmp_path_factory.mktemp("tooling"), chat_template=TOOLING)
+
+
+def test_functions_as_transformers(tooling):
+    functions = [{"name": "look", "description": "Élan", "parameters": {"type": "object", "properties": {"a": {}}}}]
+    tools = [{"type": "function", "function": function} for function in functions]
+    theirs = transformers.AutoTokenizer.from_pretrained(tooling.folder)
+    messages = [{"role": "user", "content": "once upon"}]
+    for some, wrapped in ((functions, tools), ((), None)):
+        expected = theirs.apply_chat_template(
+            messages, tools=wrapped, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        assert tooling.chat(messages, some) == expected
+
+
+@pytest.mark.parametrize("special", SPECIALS)
+def test_functions_and_calls_hold_no_special_token(tooling, special):
+    """In names of fields and in fields called role, too."""
+    nested = {"role": special, special: {special: [special]}}
+    function = {"name": "look", "description": special, "parameters": nested}
+    ids = tooling.chat([{"role": "user", "content": "x"}], [function])
+    plain = tooling.chat([{"role": "user", "content": "x"}])
+    inside = set(tooling._specials.values())
+    assert [i for i in ids if i in inside] == [i for i in plain if i in inside]
+    assert json.dumps(nested, ensure_ascii=False) in tooling.decode(ids, skip_special=False)
+
+
 def test_the_first_private_character_taken_by_the_user(ours):
     ids = ours.chat([{"role": "user", "content": "\U0010f0000\U0010f000<|im_end|>"}])
     assert "\U0010f0000\U0010f000<|im_end|>" in ours.decode(ids, skip_special=False)
