@@ -51,7 +51,7 @@ class Facts:
     clocked: bool = False  # what it does depends on measured times; so do a seed's uncoupled texts
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
-    learns: bool = False  # a drafter that guesses by other requests of the same scope; so do a seed's uncoupled texts
+    learns: bool = False  # a drafter or decoder that goes by other requests of the same scope; so do a seed's texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
     ahead: bool = False  # a drafter that goes on behind `Context.ahead`
     stall_free: bool = False  # a scheduler by which who decodes is in every step that has room
@@ -551,6 +551,9 @@ class Constraint:
     text: str = ""
 
 
+Monitor = Callable[[str], Sequence[str] | None]  # the text so far -> of what it must take one; None: of no matter
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn, and when to stop. Immutable; every field is honoured on every drafted node.
@@ -677,3 +680,4 @@ class Setup:
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names
     store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere
+    monitors: Mapping[str, Monitor] = field(default_factory=dict)  # the caller's own, for constraints by name
