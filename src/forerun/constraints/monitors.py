@@ -2,7 +2,8 @@
 
 A monitor is given the text so far and returns None where it has no opinion, or the continuations of which the text must
 take one: a token may write a beginning of one of them, and no more. "" among them: the text may end here. Monitors are
-registered by whoever builds the engine, `LLM(..., monitors={"name": function})`; a request says the name, or is a table.
+registered by whoever builds the engine, `LLM(..., monitors={"name": function})`; a request says
+the name, or is a table.
 Does not: import anything by name; show a monitor the prompt (make one per prompt for that); look inside a token that
 is written where the monitor has no opinion; let a token reach beyond a continuation, so give longer ones as well.
 """

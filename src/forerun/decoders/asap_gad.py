@@ -126,7 +126,7 @@ class AsapDecoder(Decoder):
             if sample.trunk.count >= self.options.beginnings or len(sample.way) <= sample.length + len(path):
                 break
             node = sample.way[-1]
-            if emission.token not in node.below:
+            if emission.token not in node.below and context.guide is not None:
                 p = fetch(torch.softmax(bent[row] / context.sampling.temperature, -1))
                 node.allowed = float(p[context.guide.masks([path])[0]].sum())
                 node.below[emission.token] = float(p[emission.token]), Beginning()
@@ -144,8 +144,8 @@ def _bent(context: Context, draft: Draft, logits: torch.Tensor, eos: tuple[int, 
 
 def _bare(seat: Seat) -> Seat:
     """What is left to be done to bent logits: bans, which come twice, and what is drawn."""
-    done = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": {}}
-    return replace(seat, context=replace(seat.context, sampling=replace(seat.context.sampling, **done)))
+    asked = replace(seat.context.sampling, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+    return replace(seat, context=replace(seat.context, sampling=replace(asked, logit_bias={})))
 
 
 def _weighed(seat: Seat, draft: Draft, bent: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.rng import Purpose
 from forerun.sampling import logprob
-from forerun.types import Draft, Emission, Facts, Output, Turn
+from forerun.types import Draft, Emission, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
 
@@ -28,7 +28,11 @@ class AutoregressiveDecoder(Decoder):
         self.options, self.parts = options, parts
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
-        return [self.work(seat, _NOTHING) for seat in seats]
+        return [self._plan(seat) for seat in seats]
+
+    def _plan(self, seat: Seat) -> Plan:
+        last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
+        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [self._turn(*one) for one in zip(seats, plans, outputs, strict=True)]

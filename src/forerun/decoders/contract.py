@@ -75,16 +75,6 @@ class Decoder(Member):
         sheet = Sheet(seat.context, draft, self.parts.eos)
         return sheet if sheet.worthwhile else None
 
-    def work(self, seat: Seat, draft: Draft, hidden: tuple[int, ...] = ()) -> Plan:
-        """What runs the pending tokens and a draft, with the rows by which the draft can be judged."""
-        pending, nodes = len(seat.pending), len(draft)
-        rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
-        parents = None
-        if draft.parents != tuple(range(-1, nodes - 1)):
-            parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
-        tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
-        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=hidden, ask=sheet), draft, sheet)
-
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options
 

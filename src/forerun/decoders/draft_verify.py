@@ -12,7 +12,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
-from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict
+from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING = Draft()
 
@@ -38,7 +38,18 @@ class DraftVerifyDecoder(Decoder):
             contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
             for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
                 drafts[i] = draft
-        return [self.work(seat, draft, self.hidden) for seat, draft in zip(seats, drafts, strict=True)]
+        return [self.work(seat, draft) for seat, draft in zip(seats, drafts, strict=True)]
+
+    def work(self, seat: Seat, draft: Draft) -> Plan:
+        """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
+        pending, nodes = len(seat.pending), len(draft)
+        rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
+        parents = None
+        if draft.parents != tuple(range(-1, nodes - 1)):
+            parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
+        tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
+        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet)
+        return Plan(work, draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []

@@ -16,6 +16,7 @@ import torch
 
 from forerun.decoders.autoregressive import AutoregressiveDecoder
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
+from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError, RequestError
 from forerun.sampling import Rows, logprob
 from forerun.types import Context, Dist, Draft, Emission, Facts, Need, Output, Turn
@@ -106,6 +107,7 @@ class ExactExtractDecoder(Decoder):
 
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, replace(parts, far=False)
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), self.parts)
         self.plain = AutoregressiveDecoder(AutoregressiveDecoder.Options(), self.parts)
 
     @classmethod
@@ -120,7 +122,7 @@ class ExactExtractDecoder(Decoder):
         return Hunt(prompt, ends, limit, longest, [(0.0, ())] if ends or limit <= longest else [])
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
-        return [self.work(seat, seat.state.ask(seat.budget if seat.last else -1)) for seat in seats]
+        return [self.inner.work(seat, seat.state.ask(seat.budget if seat.last else -1)) for seat in seats]
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [self._turn(*one) for one in zip(seats, plans, outputs, strict=True)]

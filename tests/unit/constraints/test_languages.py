@@ -1,4 +1,4 @@
-"""The bundled languages, against their own interpreters: what they can read is allowed, and what is allowed they read."""
+"""The bundled languages, against their own interpreters: what these can read is allowed, and nothing else."""
 
 import ast
 import json
@@ -30,15 +30,14 @@ class Letters:
 
 
 LETTERWISE = Letters()
-GUIDES = guides_for(
-    replace(setup_for(Config(), ToyModel(2)), vocab=len(WORDS), open_spelling=lambda _: LETTERWISE)
-)
+GUIDES = guides_for(replace(setup_for(Config(), ToyModel(2)), vocab=len(WORDS), open_spelling=lambda _: LETTERWISE))
 
 GOOD = {
     "json": ['{"a": [1, -2.5e3, true, null, "x\\n"], "b": {}}', "[]", "0"],
     "arithmetic": ["1+2*(3 - x)/f(4, 5)**-2", "-7 % 2.50"],
     "python": [
-        "def f(x, y=2):\n    if x > y and not y:\n        return [x, y][0]\n    for i in range(3):\n        x += i\n    return x\n",
+        "def f(x, y=2):\n    if x > y and not y:\n        return [x, y][0]\n"
+        "    for i in range(3):\n        x += i\n    return x\n",
         "a, b = f(1, key='v'), {\"k\": (1, 2)}\nwhile a != b:\n    pass\n",
         "import os\nx = [i for i in y or z]  # note\n\nnotes = not inner\n",
     ],

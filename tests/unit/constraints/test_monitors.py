@@ -69,7 +69,9 @@ def test_a_table_is_a_monitor():
     assert allowed(table, "b.ab")[0] == set(WORDS)
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": []}', '{"a": "b"}', '{"": ["a"]}', '{"a": [1]}', "os:system", "../members", ""])
+@pytest.mark.parametrize(
+    "text", ["{", '{"a": []}', '{"a": "b"}', '{"": ["a"]}', '{"a": [1]}', "os:system", "../members", ""]
+)
 def test_what_is_no_monitor_is_refused_and_nothing_is_imported(text):
     with pytest.raises(RequestError, match="constraint 'monitors'") as refusal:
         GUIDES(Constraint("monitors", text), frozenset())
@@ -94,7 +96,8 @@ def test_drafts_change_nothing(drafter):
 
 def test_a_function_that_fails_ends_its_own_request_with_a_sentence():
     bad, empty, good = (
-        Sampling(max_tokens=4, seed=1, constraint=Constraint("monitors", name)) for name in ("broken", "nothing", "members")
+        Sampling(max_tokens=4, seed=1, constraint=Constraint("monitors", name))
+        for name in ("broken", "nothing", "members")
     )
     found = rig(drafter="ngram:min_match=1").write([Ask((0, 1), bad), Ask((0, 1), empty), Ask((0, 1), good)])
     assert "monitor failed (LookupError" in (found[0].error or "")
@@ -104,7 +107,7 @@ def test_a_function_that_fails_ends_its_own_request_with_a_sentence():
 
 
 def test_the_library_registers_them():
-    llm = LLM(MODEL, monitors={"b": lambda text: ["b"]}, passes="auto")
+    llm = LLM(MODEL, monitors={"b": lambda _: ["b"]}, passes="auto")
     wish = Sampling(max_tokens=3, constraint=Constraint("monitors", "b"))
     for one in (llm, llm.plain()):
         assert one.generate([[0]], wish)[0].tokens == (1, 1, 1)

@@ -49,7 +49,7 @@ def test_the_answer_is_the_most_probable_span(prompt, how, nodes):
     sampling = SAMPLINGS[how]
     if how == "cut" and len(prompt) < 3:
         sampling = SAMPLINGS["plain"]
-    if how == "banned" and set(prompt) == {1} or how == "no end yet" and len(prompt) < 3:
+    if (how == "banned" and set(prompt) == {1}) or (how == "no end yet" and len(prompt) < 3):
         pytest.skip("no span can be an answer")
     for seed in range(2):
         model = ToyModel(4, seed, eos=(EOS,))
