@@ -26,7 +26,7 @@ class SyncodeCompiler(Compiler):
     """Text: the name of a language."""
 
     facts = Facts(keys=("syncode",), paper="2403.01632")
-    example, words = "arithmetic", ("1", "+", "(")
+    example, words = "arithmetic", ("1", "-", "(")
 
     @dataclass(frozen=True)
     class Options:

@@ -36,8 +36,8 @@ GOOD = {
     "json": ['{"a": [1, -2.5e3, true, null, "x\\n"], "b": {}}', "[]", "0"],
     "arithmetic": ["1+2*(3 - x)/f(4, 5)**-2", "-7 % 2.50"],
     "python": [
-        "def f(x, y=2):\n    if x > y and not y:\n        return [x, y][0]\n"
-        "    for i in range(3):\n        x += i\n    return x\n",
+        "def f(x, y=2):\n    if x > y and not y:\n        return [x, y][0]\n    return x\n",
+        "for i in range(3):\n    while x:\n        x += i\n",
         "a, b = f(1, key='v'), {\"k\": (1, 2)}\nwhile a != b:\n    pass\n",
         "import os\nx = [i for i in y or z]  # note\n\nnotes = not inner\n",
     ],
