@@ -43,7 +43,7 @@ from forerun.stores.shelf import Shelf
 from forerun.stores.tokenfile import mark_of
 from forerun.trees import TREES
 from forerun.trees.contract import Tree
-from forerun.types import Costs, Setup, Spelling
+from forerun.types import Costs, Monitor, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
 CHOSEN: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
@@ -86,6 +86,9 @@ def caveat(choices: Choices) -> str | None:
 
 def seed_caveat(choices: Choices) -> str | None:
     """Why a sampled text need not come again with its seed, and what to do about it; None where it does."""
+    if choices.decoder.member.facts.learns:
+        said = f"decoder {choices.decoder.name!r} goes by earlier requests"
+        return f"{said}, so a seed may bring another sampled text the next time; leave it out for the same."
     if choices.verifier.member.facts.coupled:
         return None
     members = [(f"{c.family} {c.name!r}", c.member.facts) for c in vars(choices).values()]
@@ -103,11 +106,15 @@ def _departure(choice: Choice) -> str:
 
 
 def build_engine(
-    config: Config, model: Model, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None
+    config: Config,
+    model: Model,
+    tokenizer: Tokenizer,
+    options: Mapping[str, Any] | None = None,
+    monitors: Mapping[str, Monitor] | None = None,
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
-    setup = setup_for(config, model, tokenizer)
+    setup = replace(setup_for(config, model, tokenizer), monitors=dict(monitors or {}))
     engine = assemble(choices, config, model, setup, tokenizer.decode)
     if setup.store is not None and not setup.store.opened:
         message = f"draft_store is for drafters that learn, and drafter {choices.drafter.name!r} keeps nothing"
@@ -120,7 +127,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     runner = _runner(model, choices.cache, config, setup.context_length)
     stats = EngineStats()
 
-    def fits(who: str, member: Member) -> None:
+    def fits(who: str, member: Member | type[Member]) -> None:
         check_branching(who, member.facts, choices.cache.name, choices.cache.member.facts)
 
     def guarded(spelled: str, given: Setup) -> Guard:
@@ -140,6 +147,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
     planner: Planner = choices.planner.member(choices.planner.options, setup)
+    fits(f"decoder {choices.decoder.name!r}", choices.decoder.member)
     parts = Parts(Planned(guard, planner), choices.verifier.member(choices.verifier.options), setup, far)
     members = Members(
         guard,

@@ -15,7 +15,7 @@ from forerun.errors import RequestError
 from forerun.models.contract import Model
 from forerun.models.tokenizer import Tokenizer
 from forerun.rng import sample_seed
-from forerun.types import Emission, Event, Sampling
+from forerun.types import Emission, Event, Monitor, Sampling
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
@@ -93,16 +93,25 @@ class LLM:
 
     `LLM("folder", drafter="ngram", width=4)`: keywords are fields of Config; others are options of the drafter.
     `LLM(config="forerun.toml")`: a file of such fields, as `forerun tune` writes it; keywords go before it.
+    `monitors`: functions of the text so far, which requests name in `Constraint("monitors", name)`.
     Does not: download anything. Not thread-safe.
     """
 
-    def __init__(self, model: str | Model | None = None, tokenizer: Tokenizer | None = None, **keywords: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        model: str | Model | None = None,
+        tokenizer: Tokenizer | None = None,
+        *,
+        monitors: Mapping[str, Monitor] | None = None,
+        **keywords: Any,  # noqa: ANN401
+    ) -> None:
         if model is not None:
             keywords["model"] = model if isinstance(model, str) else model.info.name
         self.config, options = Config.parse(**keywords)
         self.model = load_target(self.config) if model is None or isinstance(model, str) else model
         self.tokenizer = tokenizer or Tokenizer.from_folder(self.config.model)
-        self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options)
+        self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options, monitors)
+        self.monitors = monitors
 
     def generate(
         self,
@@ -164,7 +173,7 @@ class LLM:
         """The same model and weights, decoded one token per step: what everything is compared with."""
         same = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "model"}
         plain = {"drafter": "none", "decoder": "autoregressive", "verifier": Config.verifier, "draft_store": ""}
-        return LLM(self.model, self.tokenizer, **{**same, **plain})
+        return LLM(self.model, self.tokenizer, monitors=self.monitors, **{**same, **plain})
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""

@@ -51,7 +51,7 @@ class Facts:
     clocked: bool = False  # what it does depends on measured times; so do a seed's uncoupled texts
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
-    learns: bool = False  # a drafter that guesses by other requests of the same scope; so do a seed's uncoupled texts
+    learns: bool = False  # a drafter or decoder that goes by other requests of the same scope; so do a seed's texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
     ahead: bool = False  # a drafter that goes on behind `Context.ahead`
     stall_free: bool = False  # a scheduler by which who decodes is in every step that has room
@@ -267,6 +267,23 @@ class Draft:
                 raise DraftError(f"a child of node {parent} stays without an elder sibling; drop younger ones first.")
         if any(self.parents[node] not in place and self.parents[node] >= 0 for node in nodes):
             raise DraftError(f"nodes {list(nodes)} stay without all their parents; drop a node with its descendants.")
+        return self._part(nodes)
+
+    def possible(self, allowed: Sequence[bool]) -> "Draft":
+        """The draft without chosen nodes that are not allowed, and what hangs below them.
+
+        What is drawn afterwards is what it was, as their refusal changes nothing. Where a sibling was drawn all stay:
+        which of them are there may not depend on what was drawn.
+        """
+        kept = dict[int, None]()
+        for node, parent in enumerate(self.parents):
+            drawn = self.q is not None and any(self.q[child] is not None for child in self._children[parent])
+            if (allowed[node] or drawn) and (parent < 0 or parent in kept):
+                kept[node] = None
+        return self if len(kept) == len(self.tokens) else self._part(tuple(kept))
+
+    def _part(self, nodes: Sequence[int]) -> "Draft":
+        place = {node: at for at, node in enumerate(nodes)}
         return Draft(
             tuple(self.tokens[node] for node in nodes),
             tuple(place.get(self.parents[node], -1) for node in nodes),
@@ -277,11 +294,13 @@ class Draft:
         )
 
     def places_of(self, part: "Draft") -> list[int]:
-        """Which nodes of this draft those of `part` are, which `only` made of it."""
+        """Which nodes of this draft those of `part` are, which `only` or `possible` made of it, else IndexError."""
         found: list[int] = []
         for node, parent in enumerate(part.parents):
             children = self._children[found[parent] if parent >= 0 else -1]
-            found.append(children[part.children(parent).index(node)])
+            elder = max((found[child] for child in part.children(parent) if child < node), default=-1)
+            same = [child for child in children if child > elder and self.tokens[child] == part.tokens[node]]
+            found.append(same[0])
         return found
 
     def check(self, vocab: int, budget: int) -> None:
@@ -553,6 +572,9 @@ class Constraint:
     text: str = ""
 
 
+Monitor = Callable[[str], Sequence[str] | None]  # the text so far -> of what it must take one; None: of no matter
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn, and when to stop. Immutable; every field is honoured on every drafted node.
@@ -679,3 +701,4 @@ class Setup:
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names
     store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere
+    monitors: Mapping[str, Monitor] = field(default_factory=dict)  # the caller's own, for constraints by name

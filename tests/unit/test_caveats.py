@@ -38,3 +38,9 @@ def test_a_seed_comes_again_where_nothing_moves(members, who):
     assert (said or "").startswith(who or "")
     assert (said is None) == (who is None)
     assert seed_caveat(Toy(verifier="match", **members).choices) is None
+
+
+def test_a_decoder_that_learns_is_said_under_every_verifier():
+    for verifier in ("match", "rejection"):
+        said = seed_caveat(Toy(verifier=verifier, decoder="asap-gad", planner="fixed").choices)
+        assert (said or "").startswith("decoder 'asap-gad' goes by earlier requests")

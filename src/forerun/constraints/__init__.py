@@ -13,5 +13,7 @@ CONSTRAINTS = Registry(
         "lark": "lark:LarkCompiler",
         "gbnf": "gbnf:GbnfCompiler",
         "deny-labels": "deny_labels:DenyLabelsCompiler",
+        "syncode": "syncode:SyncodeCompiler",
+        "monitors": "monitors:MonitorsCompiler",
     },
 )

@@ -14,5 +14,7 @@ DECODERS = Registry(
         "entropy-adaptive": "entropy_adaptive:EntropyAdaptiveDecoder",
         "lookahead-reasoning": "lookahead_reasoning:LookaheadReasoningDecoder",
         "generative-fusion": "generative_fusion:GenerativeFusionDecoder",
+        "exact-extract": "exact_extract:ExactExtractDecoder",
+        "asap-gad": "asap_gad:AsapDecoder",
     },
 )

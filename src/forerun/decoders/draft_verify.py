@@ -38,9 +38,10 @@ class DraftVerifyDecoder(Decoder):
             contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
             for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
                 drafts[i] = draft
-        return [self._plan(seat, draft) for seat, draft in zip(seats, drafts, strict=True)]
+        return [self.work(seat, draft) for seat, draft in zip(seats, drafts, strict=True)]
 
-    def _plan(self, seat: Seat, draft: Draft) -> Plan:
+    def work(self, seat: Seat, draft: Draft) -> Plan:
+        """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
         pending, nodes = len(seat.pending), len(draft)
         rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
         parents = None

@@ -1,10 +1,14 @@
-"""A drafter whose drafts the planner cuts before they are verified; the planner sees what the target made of them."""
+"""A drafter whose drafts are cut before they are verified; the planner sees what the target made of them.
+
+What a request's constraint forbids goes first, whoever guessed it; the planner cuts what is left.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 from forerun.drafters.contract import Drafter
 from forerun.planners.contract import Planner
+from forerun.sampling import path_to
 from forerun.types import Context, Draft, Outcome
 
 
@@ -19,7 +23,8 @@ class Planned(Drafter):
         return self.inner.start(context)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
-        return list(self.planner.cut(batch, self.inner.propose(batch, budgets)))
+        drafts = [_possible(*one) for one in zip(batch, self.inner.propose(batch, budgets), strict=True)]
+        return list(self.planner.cut(batch, drafts))
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         self.planner.see(batch, outcomes)
@@ -27,3 +32,11 @@ class Planned(Drafter):
 
     def stop(self, context: Context) -> None:
         self.inner.stop(context)
+
+
+def _possible(context: Context, draft: Draft) -> Draft:
+    """The draft without what the request's constraint forbids; these masks are asked for again by the target's rows."""
+    if context.guide is None or not draft.tokens:
+        return draft
+    masks = context.guide.masks([path_to(draft, parent) for parent in draft.parents])
+    return draft.possible(masks[range(len(draft)), draft.tokens].tolist())

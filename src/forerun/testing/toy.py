@@ -85,6 +85,9 @@ class Ask:
     rng: Rng | None = None
 
 
+PAST = Ask(EARLIER, Sampling(temperature=0, max_tokens=1))
+
+
 @dataclass
 class Rig:
     """A built engine, the second models that its drafter opened, and what its requests have said so far."""
@@ -97,11 +100,11 @@ class Rig:
     def __post_init__(self) -> None:
         self.rooms = [cache.free() for cache in self.caches]  # before anybody came
 
-    def remember(self) -> None:
+    def remember(self, past: Ask = PAST) -> None:
         """Give each request to come a scope of its own, and every scope the same past."""
         self.scopes = [f"scope {number}" for number in range(SCOPES)]
         for scope in self.scopes:
-            self.engine.add(EARLIER, Sampling(temperature=0, max_tokens=1), scope)
+            self.engine.add(past.prompt, past.sampling, scope)
         while self.engine.busy:
             self.engine.step()
 
@@ -190,9 +193,14 @@ class Toy:
         choices = replace(self.choices, planner=modelled(self.choices.planner, COSTS, PRICE))
         rig = Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
         rig.engine.clock = partial(next, count(0, TICK))
-        if self.choices.drafter.member.facts.learns:
+        if self.learns:
             rig.remember()
         return rig
+
+    @property
+    def learns(self) -> bool:
+        """Whether requests go by earlier ones."""
+        return any(choice.member.facts.learns for choice in (self.choices.drafter, self.choices.decoder))
 
     def resized(self, **sizes: Any) -> "Toy":  # noqa: ANN401 - values of a Config
         """The same engine with other values in its Config."""

@@ -9,8 +9,11 @@ import pytest
 from forerun.errors import RequestError
 from forerun.guide import Guide
 from forerun.models.toy import ToyModel
+from forerun.sampling import path_to
 from forerun.testing import Ask, BushyDrafter, LawError, Toy, laws
-from forerun.types import Constraint, Sampling
+from forerun.testing.checks import siblings
+from forerun.types import Constraint, Dist, Draft, Sampling
+from forerun.verifiers import VERIFIERS
 
 V, EOS = 6, 5
 MODEL = ToyModel(V, 3, eos=(EOS,))
@@ -176,3 +179,50 @@ def test_what_lies_below_a_committed_token_is_kept():
     assert guide._masks[(1,)] is before
     assert set(guide._masks) == {(), (1,)}
     assert not np.shares_memory(guide.masks([(1,)]), before)
+
+
+def test_forbidden_guesses_cost_no_rows(monkeypatch):
+    sampling = replace(BASE, constraint=Constraint("choice", "abcdabcdabcd,dcbadcbadcba"))
+    wide = replace(Toy(model=MODEL, verifier="match", drafter=BushyDrafter), planner="fixed:nodes=12")
+    allowed = []
+
+    def rows():
+        rig = wide.build()
+        decoder = rig.engine.members.decoder
+        inner = decoder.plan
+
+        def seen(seats):
+            plans = inner(seats)
+            for seat, one in zip(seats, plans, strict=True):
+                for token, parent in zip(one.draft.tokens, one.draft.parents, strict=True):
+                    allowed.append(seat.context.guide.masks([path_to(one.draft, parent)])[0, token])
+            return plans
+
+        decoder.plan = seen
+        texts = [text.tokens for text in rig.write(asks(sampling))]
+        return texts, rig.engine.stats.rows
+
+    texts, cut = rows()
+    assert allowed
+    assert all(allowed)
+    monkeypatch.setattr(Draft, "possible", lambda draft, _: draft)
+    same, whole = rows()
+    assert not all(allowed)
+    assert texts == same
+    assert cut < 0.8 * whole
+
+
+def test_a_drawn_sibling_keeps_its_elders():
+    q = Dist(np.array([0.5, 0.5]))
+    chosen = Draft((0, 1, 0, 1), (-1, -1, 0, 1))
+    assert chosen.possible([False, True, True, True]) == Draft((1, 1), (-1, 0))
+    assert chosen.places_of(chosen.possible([False, True, True, True])) == [1, 3]
+    mixed = Draft((0, 1, 0, 1), (-1, -1, 0, 1), (None, q, None, None))
+    assert mixed.possible([False, True, True, False]) == mixed.only([0, 1, 2])
+    assert chosen.possible([True] * 4) is chosen
+
+
+@pytest.mark.parametrize("verifier", [name for name in VERIFIERS if VERIFIERS[name].facts.exact])
+def test_cut_drafts_are_exact_under_verifiers_of_siblings(verifier):
+    for drafter in (BushyDrafter, siblings(kind="mixed", width=3), siblings(kind="greedy")):
+        laws.exact_is_true(Toy(drafter=drafter, verifier=verifier), laws.CONSTRAINED)
