@@ -21,6 +21,7 @@ from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth, Looks
 from forerun.look import Look, Traits
 from forerun.member import Member
+from forerun.models.contract import ModelInfo
 from forerun.types import Setup
 
 Found = TypeVar("Found")
@@ -32,6 +33,8 @@ class Tree(Member):
     levels: int = 6  # a drafter's passes per draft, where it is not told a number
     blind: bool = False  # a chain that never looks at what it planted, so that a device can go on by itself
     recalls: int = 0  # how many of `Context.first` it wants
+    hidden: tuple[int, ...] = ()  # layers of the drafter's model whose states its looks ask for
+    state_size: int = 0  # numbers in all of these together, where it asks for any
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
@@ -54,14 +57,15 @@ class StoppingChain(Tree):
     def stops(self, traits: Sequence[Traits], reach: float) -> bool:
         """Whether the chain ends after its newest token.
 
-        `traits` of the distributions so far, the newest last; `reach`: the probability of the tokens drawn from them.
+        `traits` of the distributions so far, the newest last, with states where `hidden` names layers; `reach`: the
+        probability of the tokens drawn from them.
         """
 
     @final
     def grow(self, growth: Growth) -> Looks:
         node, reach, traits = ROOT, 1.0, list[Traits]()
         for _ in range(min(growth.depth, growth.budget)):
-            look = growth.drawn([node], 1, traits=self.traits)
+            look = growth.drawn([node], 1, traits=self.traits, hidden=self.hidden)
             yield look
             child = look.child(0)
             if child is None:
@@ -163,6 +167,16 @@ class LevelledTree(PlannedTree):
     @final
     def shape(self, budget: int, depth: int) -> Shape:
         return branching(self.options.widths, budget, depth)
+
+
+def check_states(spelled: str, tree: Tree, model: ModelInfo) -> None:
+    """ConfigError where a tree reads states of another size, or of a layer that the drafter's model lacks."""
+    if not tree.hidden:
+        return
+    if tree.state_size != len(tree.hidden) * model.hidden_size or max(tree.hidden) >= model.num_layers:
+        reads = f"reads states of {tree.state_size} numbers of layer {tree.hidden[0]}"
+        has = f"model {model.name!r} has {model.num_layers} layers of {model.hidden_size}"
+        raise ConfigError(f"tree {spelled!r} {reads}, and {has}; train a head with `forerun train stopping`.")
 
 
 def measured(file: str, tree: str, read: Callable[[Any], Found]) -> Found:
