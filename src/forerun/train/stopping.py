@@ -71,12 +71,12 @@ def train_stopping(model: str, out: Path, job: Job, recipe: Recipe) -> dict[str,
         raise TrainError(f"{model!r} names no companion to guess; name a model whose folder does.")
     drafter, generator = load_model(llm.model.info.companion), torch.Generator().manual_seed(job.seed)
     runners = [ModelRunner(one, _cache(one)) for one in (llm.model, drafter)]
-    texts = written(llm, list(judge.windows(job, Tokenizer.from_folder(model))), recipe.temperature, job.seed)
+    windows = list(judge.windows(job, Tokenizer.from_folder(model)))
+    if len(windows) < 2:  # noqa: PLR2004 - one to learn from, one to be held out
+        raise TrainError(f"the texts have {len(windows)} windows of {WINDOW} tokens; give at least two of them.")
+    texts = written(llm, windows, recipe.temperature, job.seed)
     read = [_examples(runners, text, job.layer, recipe, generator) for text in texts]
-    held, rest = joined(read[::HELD]), [one for i, one in enumerate(read) if i % HELD]
-    if not rest:
-        raise TrainError(f"the texts have {len(read)} windows of {WINDOW} tokens; give at least two windows of text.")
-    learned = joined(rest)
+    held, learned = joined(read[::HELD]), joined([one for i, one in enumerate(read) if i % HELD])
     network = Network(recipe.tree, job.layer, fit(learned, recipe, generator).parts())
     write_whole(out, network.content, "free space there, or name another file")
     usual = round(float(learned.chance.mean()), 4)
