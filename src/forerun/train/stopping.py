@@ -71,6 +71,7 @@ def train_stopping(model: str, out: Path, job: Job, recipe: Recipe) -> dict[str,
         raise TrainError(f"{model!r} names no companion to guess; name a model whose folder does.")
     drafter, generator = load_model(llm.model.info.companion), torch.Generator().manual_seed(job.seed)
     runners = [ModelRunner(one, _cache(one)) for one in (llm.model, drafter)]
+    torch.manual_seed(job.seed)  # of the network's first weights
     windows = list(judge.windows(job, Tokenizer.from_folder(model)))
     if len(windows) < 2:  # noqa: PLR2004 - one to learn from, one to be held out
         raise TrainError(f"the texts have {len(windows)} windows of {WINDOW} tokens; give at least two of them.")

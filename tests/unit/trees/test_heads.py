@@ -129,5 +129,5 @@ def test_what_is_no_head_for_it_is_refused(tree, tmp_path):
     shapes = [((2, READS[tree]), 2), ((1, 3), 1)]
     misfit.write_bytes(Network(tree, -1, [(np.zeros(weight), np.zeros(bias)) for weight, bias in shapes]).content)
     for file in (broken, absent, misfit, said(other, 0, tmp_path / "other"), said(tree, 0, tmp_path / "wide", 9)):
-        with pytest.raises(ConfigError, match="train (one|a head) with `forerun train stopping`"):
+        with pytest.raises(ConfigError, match=r"train (one|a head) with `forerun train stopping`"):
             toy(f"{tree}:head={file}").build()
