@@ -13,8 +13,8 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
-from forerun.reader import leave, second_model
-from forerun.trees.contract import Tree, check_states
+from forerun.reader import check_states, leave, second_model
+from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
 
@@ -96,7 +96,7 @@ class DraftModelDrafter(Drafter):
         self.depth = options.depth or self.tree.levels
         self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
         check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
-        check_states(options.tree, self.tree, self.runner.info)
+        check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
 
     @classmethod
     def toy(cls) -> Options:

@@ -17,9 +17,9 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.member import check_branching
-from forerun.reader import leave, second_model
+from forerun.reader import check_states, leave, second_model
 from forerun.sampling import Path, path_to
-from forerun.trees.contract import Tree, check_states
+from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup, Work
 
 
@@ -114,7 +114,7 @@ class StagedDrafter(Drafter):
         self.runner = second_model(setup, options.model, "drafter 'staged'", options.cache, options.dtype)
         branches = Facts(needs=frozenset({Need.BRANCHING}))  # what is expected stands beside what is drawn
         check_branching("drafter 'staged'", branches, options.cache, self.runner.cache.facts)
-        check_states(options.tree, self.tree, self.runner.info)
+        check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
         self.cheaper: Drafter = setup.open_drafter(options.by, setup)
         if not self.cheaper.facts.ahead:
             lacks = f"drafter 'staged' is to be helped by {options.by!r}, which cannot go on behind a draft"

@@ -21,7 +21,6 @@ from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth, Looks
 from forerun.look import Look, Traits
 from forerun.member import Member
-from forerun.models.contract import ModelInfo
 from forerun.types import Setup
 
 Found = TypeVar("Found")
@@ -34,7 +33,7 @@ class Tree(Member):
     blind: bool = False  # a chain that never looks at what it planted, so that a device can go on by itself
     recalls: int = 0  # how many of `Context.first` it wants
     hidden: tuple[int, ...] = ()  # layers of the drafter's model whose states its looks ask for
-    state_size: int = 0  # numbers in all of these together, where it asks for any
+    state_size: int = 0  # numbers in all of these together
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
@@ -71,8 +70,7 @@ class StoppingChain(Tree):
             if child is None:
                 return
             node, reach = growth.plant(node, child), reach * child.chance
-            if self.traits:
-                traits.append(look.traits(0))
+            traits += [look.traits(0)] if self.traits else []
             if self.stops(traits, reach):
                 return
 
@@ -167,16 +165,6 @@ class LevelledTree(PlannedTree):
     @final
     def shape(self, budget: int, depth: int) -> Shape:
         return branching(self.options.widths, budget, depth)
-
-
-def check_states(spelled: str, tree: Tree, model: ModelInfo) -> None:
-    """ConfigError where a tree reads states of another size, or of a layer that the drafter's model lacks."""
-    if not tree.hidden:
-        return
-    if tree.state_size != len(tree.hidden) * model.hidden_size or max(tree.hidden) >= model.num_layers:
-        reads = f"reads states of {tree.state_size} numbers of layer {tree.hidden[0]}"
-        has = f"model {model.name!r} has {model.num_layers} layers of {model.hidden_size}"
-        raise ConfigError(f"tree {spelled!r} {reads}, and {has}; train a head with `forerun train stopping`.")
 
 
 def measured(file: str, tree: str, read: Callable[[Any], Found]) -> Found:
