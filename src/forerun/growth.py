@@ -45,15 +45,25 @@ class Growth:
     def __len__(self) -> int:
         return len(self.parents)
 
-    def likeliest(self, nodes: Sequence[int], count: int, *, traits: bool = False) -> Likeliest:
+    def likeliest(
+        self, nodes: Sequence[int], count: int, *, traits: bool = False, hidden: tuple[int, ...] = ()
+    ) -> Likeliest:
         """Look for the `count` most likely tokens after every node."""
-        return Likeliest(self.origin, nodes, count, traits=traits)
+        return Likeliest(self.origin, nodes, count, traits=traits, hidden=hidden)
 
-    def drawn(self, nodes: Sequence[int], count: int, *, again: bool = False, traits: bool = False) -> Look:
+    def drawn(
+        self,
+        nodes: Sequence[int],
+        count: int,
+        *,
+        again: bool = False,
+        traits: bool = False,
+        hidden: tuple[int, ...] = (),
+    ) -> Look:
         """Look for `count` tokens drawn after every node, `again`: with replacement; likeliest where it is greedy."""
         if self.greedy:
-            return self.likeliest(nodes, count, traits=traits)
-        return Drawn(self.origin, nodes, count, traits=traits, again=again)
+            return self.likeliest(nodes, count, traits=traits, hidden=hidden)
+        return Drawn(self.origin, nodes, count, traits=traits, again=again, hidden=hidden)
 
     def go_on(self) -> None:
         """To the next look, if there is one."""

@@ -50,21 +50,26 @@ class Traits:
 
     entropy: float  # nats
     tops: tuple[float, ...]  # the largest probabilities, in falling order
+    state: Floats | None = None  # the hidden state that it was made of [hidden], where a look asks for it
 
     @staticmethod
-    def of(numbers: Sequence[float]) -> "Traits":
+    def of(numbers: Sequence[float], state: Floats | None = None) -> "Traits":
         """One row of what `traits_of` finds."""
-        return Traits(numbers[0], tuple(numbers[1:]))
+        return Traits(numbers[0], tuple(numbers[1:]), state)
 
 
 class Look(ABC):
     """A `Question`: at most `count` children of every node, and the traits of their distributions where asked for."""
 
-    def __init__(self, origin: Origin, nodes: Sequence[int], count: int, *, traits: bool) -> None:
+    def __init__(
+        self, origin: Origin, nodes: Sequence[int], count: int, *, traits: bool, hidden: tuple[int, ...] = ()
+    ) -> None:
         self.origin, self.nodes, self.count, self.asks_traits = origin, nodes, count, traits
+        self.hidden = hidden  # layers whose states the traits are to have, side by side; the pass is asked for them
         self.answered = False
         self.promised: list[tuple[Child, int, int]] = []  # children that were asked for before the answers came
         self.found_traits: Floats = np.empty(0)
+        self.states: Floats | None = None  # behind every node [nodes, hidden]
 
     @property
     @abstractmethod
@@ -95,6 +100,9 @@ class Look(ABC):
     def read(self, output: Output) -> None:
         """The pass is done."""
         self._read(output)
+        if self.hidden:
+            rows = [output.hidden[layer][-len(self.nodes) :] for layer in self.hidden]
+            self.states = fetch(torch.cat(rows, 1).float())
         self.answered = True
         for child, row, i in self.promised:
             found = self._child(row, i) or Child()
@@ -109,7 +117,7 @@ class Look(ABC):
 
     def traits(self, row: int) -> Traits:
         """Of the distribution after a node."""
-        return Traits.of(self.found_traits[row].tolist())
+        return Traits.of(self.found_traits[row].tolist(), self.states[row] if self.states is not None else None)
 
     def _bent_here(self, output: Output) -> tuple[torch.Tensor, Floats | None]:
         """The same of a pass that is done, on the host; None: in no row."""
@@ -199,8 +207,17 @@ class Drawn(Look):
 
     worthwhile = True
 
-    def __init__(self, origin: Origin, nodes: Sequence[int], count: int, *, traits: bool, again: bool) -> None:
-        super().__init__(origin, nodes, count, traits=traits)
+    def __init__(
+        self,
+        origin: Origin,
+        nodes: Sequence[int],
+        count: int,
+        *,
+        traits: bool,
+        again: bool,
+        hidden: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(origin, nodes, count, traits=traits, hidden=hidden)
         self.again = again  # with replacement, so that the same token may come twice
         self.children: list[list[Child]] = [[] for _ in nodes]
         self.left: list[torch.Tensor] = []  # q of every draw [nodes, vocab], where the device draws

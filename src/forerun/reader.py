@@ -38,6 +38,15 @@ def second_model(setup: Setup, folder: str, who: str, cache: str = "contiguous",
     return runner
 
 
+def check_states(tree: str, hidden: Sequence[int], size: int, runner: Runner) -> None:
+    """ConfigError where a tree reads states of another size, or of a layer that the drafter's model lacks."""
+    info = runner.info
+    if hidden and (size != len(hidden) * info.hidden_size or max(hidden) >= info.num_layers):
+        reads = f"reads states of {size} numbers of layer {hidden[0]}"
+        has = f"model {info.name!r} has {info.num_layers} layers of {info.hidden_size}"
+        raise ConfigError(f"tree {tree!r} {reads}, and {has}; train a head with `forerun train stopping`.")
+
+
 class Seat(Protocol):
     """What a member keeps of a request that has a slot in its model's cache."""
 

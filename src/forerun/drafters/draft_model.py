@@ -13,7 +13,7 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
-from forerun.reader import leave, second_model
+from forerun.reader import check_states, leave, second_model
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
 
@@ -37,7 +37,8 @@ class _Reading:
             self.nodes.append(node)
             self.parents.append(self.entries[growth.parents[node]])
         tokens = tuple([growth.children[node].token for node in look.nodes])
-        return Work(self.slot, tokens, tuple(self.parents), base, logits=tuple(range(len(look.nodes))), ask=ask)
+        rows = tuple(range(len(look.nodes)))
+        return Work(self.slot, tokens, tuple(self.parents), base, logits=rows, hidden=look.hidden, ask=ask)
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The entries along a path of tokens, as far as they were read."""
@@ -95,6 +96,7 @@ class DraftModelDrafter(Drafter):
         self.depth = options.depth or self.tree.levels
         self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
         check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
+        check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
 
     @classmethod
     def toy(cls) -> Options:
@@ -176,7 +178,8 @@ class DraftModelDrafter(Drafter):
         if len(growth.asked) > 1:
             return reading.work()
         tokens = tuple(growth.context.tokens[self.runner.cache.length(reading.slot) :])
-        return Work(reading.slot, tokens, logits=(len(tokens) - 1,), ask=look if look.worthwhile else None)
+        ask = look if look.worthwhile else None
+        return Work(reading.slot, tokens, logits=(len(tokens) - 1,), hidden=look.hidden, ask=ask)
 
     def _go_on(self, reading: _Reading) -> None:
         """The look's pass has begun: what the first one read is committed text."""

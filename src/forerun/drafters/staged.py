@@ -17,7 +17,7 @@ from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import Growth
 from forerun.member import check_branching
-from forerun.reader import leave, second_model
+from forerun.reader import check_states, leave, second_model
 from forerun.sampling import Path, path_to
 from forerun.trees.contract import Tree
 from forerun.types import Context, Draft, Facts, Need, Outcome, Output, Setup, Work
@@ -37,7 +37,7 @@ class _Known:
         ways = (path[:end] for end in range(len(path) + 1))
         return [way for way in ways if way not in self.entries]
 
-    def work(self, slot: int, ways: Sequence[Path]) -> Work:
+    def work(self, slot: int, ways: Sequence[Path], hidden: tuple[int, ...]) -> Work:
         """Reads behind the text, and all of this before it where nothing is read yet."""
         base, text = len(self.parents), self.text if not self.parents else ()
         self.parents += range(-1, len(text) - 1)
@@ -47,7 +47,7 @@ class _Known:
             self.parents.append(self.entries[way[:-1]])
             self.entries[way] = len(self.parents) - 1
         rows = tuple(range(max(len(text) - 1, 0), len(self.parents) - base))
-        return Work(slot, (*text, *(way[-1] for way in ways)), tuple(self.parents), base, logits=rows)
+        return Work(slot, (*text, *(way[-1] for way in ways)), tuple(self.parents), base, rows, hidden)
 
     def output(self, paths: Sequence[Path]) -> Output:
         """As if these had been a pass of their own."""
@@ -58,6 +58,10 @@ class _Known:
             tuple(output.best[row] for output, row in rows),
             tuple(output.peak[row] for output, row in rows),
             tuple(masses) if len(masses) == len(rows) else None,
+            {
+                layer: torch.stack([output.hidden[layer][row - len(output.best)] for output, row in rows])
+                for layer in rows[0][0].hidden
+            },
         )
 
 
@@ -110,6 +114,7 @@ class StagedDrafter(Drafter):
         self.runner = second_model(setup, options.model, "drafter 'staged'", options.cache, options.dtype)
         branches = Facts(needs=frozenset({Need.BRANCHING}))  # what is expected stands beside what is drawn
         check_branching("drafter 'staged'", branches, options.cache, self.runner.cache.facts)
+        check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
         self.cheaper: Drafter = setup.open_drafter(options.by, setup)
         if not self.cheaper.facts.ahead:
             lacks = f"drafter 'staged' is to be helped by {options.by!r}, which cannot go on behind a draft"
@@ -192,7 +197,7 @@ class StagedDrafter(Drafter):
         for wanted in ([*asked, *expected], asked):
             ways = [way for way in dict.fromkeys(wanted) if way and way not in known.entries]
             if cache.reserve(seat.slot, len(ways) + (0 if known.parents else len(known.text))):
-                return known.work(seat.slot, ways)
+                return known.work(seat.slot, ways, self.tree.hidden)
         return None
 
     def _find(self, known: _Known, output: Output) -> None:

@@ -75,6 +75,26 @@ def train_lengths_predictor(model: str, out: Path, **values: Any) -> None:  # no
     click.echo(json.dumps(found))
 
 
+@command.command("stopping")
+@click.argument("model")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, type=click.Path(path_type=Path), help="May be repeated.")
+@click.option("--tokens", type=click.IntRange(1), default=65536, show_default=True, help="Of all texts together.")
+@click.option("--layer", default=-1, show_default=True, help="Whose hidden states are read; -1 is the last.")
+@click.option("--seed", default=0, show_default=True, help="Of the texts that the target writes.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a key, e.g. tree=disco or weight=1.")
+def train_stopping_network(model: str, out: Path, pairs: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+    """Train the network of tree 'specdec-pp' or 'disco' for MODEL and its companion, and write it to the file OUT."""
+    from forerun.train.judge import Job
+    from forerun.train.recipe import build
+    from forerun.train.stopping import Recipe, train_stopping
+
+    recipe = build(Recipe, dict(parse_pair(pair) for pair in pairs), "forerun train stopping")
+    found = train_stopping(model, out, Job(**values), recipe)
+    click.echo(f"network written to {out}", err=True)
+    click.echo(json.dumps(found))
+
+
 @command.command("consistency")
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))

@@ -32,6 +32,8 @@ class Tree(Member):
     levels: int = 6  # a drafter's passes per draft, where it is not told a number
     blind: bool = False  # a chain that never looks at what it planted, so that a device can go on by itself
     recalls: int = 0  # how many of `Context.first` it wants
+    hidden: tuple[int, ...] = ()  # layers of the drafter's model whose states its looks ask for
+    state_size: int = 0  # numbers in all of these together
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
@@ -54,21 +56,21 @@ class StoppingChain(Tree):
     def stops(self, traits: Sequence[Traits], reach: float) -> bool:
         """Whether the chain ends after its newest token.
 
-        `traits` of the distributions so far, the newest last; `reach`: the probability of the tokens drawn from them.
+        `traits` of the distributions so far, the newest last, with states where `hidden` names layers; `reach`: the
+        probability of the tokens drawn from them.
         """
 
     @final
     def grow(self, growth: Growth) -> Looks:
         node, reach, traits = ROOT, 1.0, list[Traits]()
         for _ in range(min(growth.depth, growth.budget)):
-            look = growth.drawn([node], 1, traits=self.traits)
+            look = growth.drawn([node], 1, traits=self.traits, hidden=self.hidden)
             yield look
             child = look.child(0)
             if child is None:
                 return
             node, reach = growth.plant(node, child), reach * child.chance
-            if self.traits:
-                traits.append(look.traits(0))
+            traits += [look.traits(0)] if self.traits else []
             if self.stops(traits, reach):
                 return
 

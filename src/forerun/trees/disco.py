@@ -1,16 +1,20 @@
 """A chain that a small classifier ends (DISCO, 2405.04304).
 
-After every token a logistic classifier, fitted to accepted and rejected tokens, says from the largest probabilities of
-the drafter's distribution, its entropy and the token's place in the chain whether the token will be accepted; where
-that falls below `least`, the chain ends.
-Does not: have a hidden layer, as the paper's classifier does; learn while it runs.
+After every token a classifier, fitted to accepted and rejected tokens, says from the largest probabilities of the
+drafter's distribution, its entropy and the token's place in the chain whether the token will be accepted; where that
+falls below `least`, the chain ends. It is a logistic function, or with `head`, a file of `forerun train stopping`, a
+network with a hidden layer, as in the paper.
+Does not: learn while it runs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
+import numpy as np
+
 from forerun.errors import ConfigError
+from forerun.heads import Network, network
 from forerun.look import Traits
 from forerun.trees.contract import StoppingChain, measured, numbers
 from forerun.types import Facts, Setup
@@ -31,10 +35,14 @@ class DiscoTree(StoppingChain):
 
     @dataclass(frozen=True)
     class Options:
-        """`least`: the predicted acceptance below which the chain ends; `file`: fitted weights, "": the bundled."""
+        """`least`: the predicted acceptance below which the chain ends; `file`: fitted weights, "": the bundled.
+
+        `head`: a network of `forerun train stopping`, in place of these weights; "": none.
+        """
 
         least: float = 0.4
         file: str = ""
+        head: str = ""
 
         def __post_init__(self) -> None:
             if not 0 <= self.least <= 1:
@@ -42,9 +50,20 @@ class DiscoTree(StoppingChain):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
+        self.head: Network | None = None
         self.weights = measured(options.file, "disco", numbers(len(BUNDLED))) if options.file else BUNDLED
+        if options.head:
+            self.head = network(options.head, "disco", "tree 'disco'", "forerun train stopping")
+            if self.head.reads != len(BUNDLED) - 1:
+                given = f"the head {options.head!r} reads {self.head.reads} numbers, not {len(BUNDLED) - 1}"
+                raise ConfigError(f"tree 'disco': {given}; train one with `forerun train stopping`.")
 
     def stops(self, traits: Sequence[Traits], reach: float) -> bool:
-        found = features(traits[-1], len(traits))
+        return self.acceptance(features(traits[-1], len(traits))) < self.options.least
+
+    def acceptance(self, found: Sequence[float]) -> float:
+        """The predicted probability that a token of such features is accepted."""
+        if self.head is not None:
+            return float(self.head(np.array([found[1:]]))[0])
         score = sum(weight * feature for weight, feature in zip(self.weights, found, strict=True))
-        return 1 / (1 + exp(-score)) < self.options.least
+        return 1 / (1 + exp(-score))

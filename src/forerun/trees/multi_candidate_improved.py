@@ -61,20 +61,20 @@ class MultiCandidateTree(Tree):
         if not isinstance(rule, StoppingChain):
             message = f"tree 'multi-candidate-improved': {options.stop!r} decides no length"
             raise ConfigError(f"{message}; give a tree that ends chains, such as stop=disco, svip or threshold.")
-        self.rule = rule
+        self.rule, self.hidden, self.state_size = rule, rule.hidden, rule.state_size
 
     def grow(self, growth: Growth) -> Looks:
         """The target's are elder than what is drawn beside them; a token that is there already gets no second chain."""
         said = growth.context.first[: max(growth.budget - 1, 0)]
         chances = self.options.candidates + 1 - len(said)
         chains = [_Candidate(growth.plant(ROOT, Child(token, confidence=SAID)), 1) for token in said]
-        look = growth.drawn([ROOT], chances, traits=self.rule.traits)
+        look = growth.drawn([ROOT], chances, traits=self.rule.traits, hidden=self.hidden)
         yield look
         chains += self._grown(growth, look, 0, _Candidate(ROOT, 0), chances)
         while chains := [chain for chain in chains if chain.depth < growth.depth]:
             if len(growth) >= growth.budget:
                 return
-            look = growth.drawn([chain.node for chain in chains], 1, traits=self.rule.traits)
+            look = growth.drawn([chain.node for chain in chains], 1, traits=self.rule.traits, hidden=self.hidden)
             yield look
             chains = [c for row, chain in enumerate(chains) for c in self._grown(growth, look, row, chain, 1)]
 
