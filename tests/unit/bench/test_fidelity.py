@@ -32,9 +32,16 @@ def cases(report):
     return {case["name"]: case for case in report["cases"]}
 
 
+def left_out(report):
+    """Those of which a note says why they are not there."""
+    return {note.split(" ", 1)[0] for note in report["notes"] if " was left out: " in note}
+
+
 def test_every_method_that_is_not_exact_is_there(report, cases):
     tables = [FAMILIES[family] for family in fidelity.JUDGES]
     wanted = {name for table in tables for name in table if not table[name].facts.exact}
+    assert left_out(report) == {"exact-extract"}  # it reads whole spans, for which the default planner has no room
+    wanted -= left_out(report)
     assert wanted
     assert cases.keys() == wanted | {NOTHING, fidelity.PLAIN, fidelity.EXACT}
     assert report["drafter"] == "draft-model:depth=3"
@@ -115,7 +122,8 @@ def test_a_method_that_the_model_cannot_have_is_left_out_with_its_sentence(data)
     assert any("judge was left out" in note and "train one" in note for note in found["notes"])
     table = FAMILIES["decoder"]
     alone = {n for n in table if not table[n].facts.exact and Need.SECOND_MODEL not in table[n].facts.needs}
-    assert {case["name"] for case in found["cases"] if case["family"] == "decoder"} == alone
+    there = {case["name"] for case in found["cases"] if case["family"] == "decoder"}
+    assert there == alone - {"exact-extract"}
 
 
 def test_an_exact_or_unknown_setting_is_refused():
