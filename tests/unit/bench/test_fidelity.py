@@ -46,7 +46,8 @@ def test_every_method_that_is_not_exact_is_there(report, cases):
     assert cases.keys() == wanted | {NOTHING, fidelity.PLAIN, fidelity.EXACT}
     assert report["drafter"] == "draft-model:depth=3"
     for name in wanted:
-        assert cases[name]["distance"] > 1e-3
+        free = name == "asap-gad"  # the model's own law, where no constraint holds the text
+        assert cases[name]["distance"] < 1e-9 if free else cases[name]["distance"] > 1e-3
         assert (cases[name]["law"] is not None) == (cases[name]["family"] == "decoder")
 
 
