@@ -6,7 +6,6 @@
 #if defined(__AMX_BF16__)
 
 constexpr int64_t GROUP_KEYS = 32, QUERIES = 16;
-constexpr int64_t AHEAD = 3;  // groups whose keys and values are asked for in advance
 
 bool tiles_attend(const Net& net) { return net.dim % 32 == 0 && net.heads / net.kv_heads <= QUERIES; }
 void release() { _tile_release(); }
@@ -212,20 +211,10 @@ void attend_tiles(const Look& look, const Unit& u) {
     uint8_t* values = weights + count * 2048;
     const uint16_t* keys = (const uint16_t*)strip.keys + u.head * strip.stride;
     const uint16_t* held = (const uint16_t*)strip.values + u.head * strip.stride;
-    auto fetch = [&](int64_t g) {
-        if (g >= count) return;
-        for (int64_t i = 0; i < groups[g].count; ++i)
-            for (int64_t j = 0; j < dim; j += 32) {
-                __builtin_prefetch(keys + groups[g].entries[i] * dim + j, 0, 3);
-                __builtin_prefetch(held + groups[g].entries[i] * dim + j, 0, 3);
-            }
-    };
-    for (int64_t g = 0; g < AHEAD; ++g) fetch(g);
     turn_queries(queries, many, dim, turned);
     vf top = splat(-std::numeric_limits<float>::infinity());
     for (int64_t g = 0; g < count; ++g) {
         float* scores = (float*)(weights + 2048 * g);
-        fetch(g + AHEAD);
         score_group(rows_of(keys, groups[g], dim, gathered), dim, turned, scores);
         pair_values(rows_of(held, groups[g], dim, gathered), dim, values + g * pairs);
         if (net.attention_cap > 0)

@@ -8,7 +8,6 @@ constexpr int64_t WHOLE_QUERIES = 24;  // that look at the same keys, eight at a
 #if defined(__AMX_INT8__)
 
 constexpr int64_t BLOCK = 64, EIGHT = 8;  // keys and queries
-constexpr size_t BLOCKS_AHEAD = 2;        // whose keys or values are asked for in advance
 constexpr size_t SAFE = 512;              // blocks whose sums fit into 32 bits: 512 * 64 * 255 * 127
 constexpr float QUERY_MAX = 127 * 256, WEIGHT_MAX = 65535, TOTAL_ONE = 1 << 30;
 
@@ -42,12 +41,6 @@ const float* block_scales(const Held<int8_t>& held, const Block& b, float* room)
     if (b.together && b.count == BLOCK) return held.scales + b.entries[0];
     for (int64_t i = 0; i < BLOCK; ++i) room[i] = held.scales[b.entry(i)];
     return room;
-}
-
-void ask_for(const Held<int8_t>& held, const std::vector<Block>& blocks, size_t at) {
-    if (at >= blocks.size()) return;
-    for (int64_t j = 0; j < blocks[at].count; ++j)
-        for (int64_t i = 0; i < held.dim; i += 64) __builtin_prefetch(held.at(blocks[at].entries[j]) + i, 0, 3);
 }
 
 // Sixteen whole numbers of sixteen bits -> their high and their low bytes.
@@ -188,7 +181,6 @@ void blend_whole(const Held<int8_t>& values, const std::vector<Block>& blocks, i
     for (size_t begin = 0; begin < blocks.size(); begin += SAFE) {
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (size_t i = begin; i < std::min(blocks.size(), begin + SAFE); ++i) {
-            ask_for(values, blocks, i + BLOCKS_AHEAD);
             four_values(block_rows(values, blocks[i], room.rows) + first, round_up(values.dim, BLOCK), room.fours);
             _tile_loadd(6, room.weights + 1024 * i, 64);
             _tile_loadd(4, room.fours, 64);
@@ -240,7 +232,6 @@ void attend_eight(const Look& look, const Unit& u, const std::vector<Sight>& sig
     turn_whole(queries, count, dim, room.queries, scales);
     for (size_t i = 0; i < blocks.size(); ++i) {
         alignas(64) float held[BLOCK];
-        ask_for(keys, blocks, i + BLOCKS_AHEAD);
         multiply_keys(block_rows(keys, blocks[i], room.rows), dim, room.queries, room.sums);
         give_scores(room.sums, block_scales(keys, blocks[i], held), scales, count, BLOCK * i, scores);
         float* scale = room.scales + BLOCK * i;

@@ -4,6 +4,7 @@
 // products sum over inputs in order (floats) or exactly (integers), sums over keys run in order of the entries with
 // exact zeros for hidden ones, or exactly too, and everything else looks at one row alone.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>

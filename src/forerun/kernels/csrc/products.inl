@@ -306,16 +306,15 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
 
 #if defined(__AMX_INT8__)
 
+constexpr int64_t SIDE = 3;           // tiles side by side for rows that one register holds
 constexpr int64_t SOON = 64;          // lines of weights that are asked for while those of a tile become outputs
 
-// Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
-void configure(int64_t first, int64_t second) {
+void configure(const std::array<int64_t, 8>& rows) {
     struct alignas(64) {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t bytes[16] = {};
         uint8_t rows[16] = {};
     } config;
-    const int64_t rows[8] = {first, first, second, second, first, second, 16, 16};
     for (int i = 0; i < 8; ++i) {
         config.bytes[i] = 64;
         config.rows[i] = (uint8_t)rows[i];
@@ -323,6 +322,9 @@ void configure(int64_t first, int64_t second) {
     asm volatile("" : : "r"(&config) : "memory");  // gcc 12 believes that the next line reads eight bytes
     _tile_loadconfig(&config);
 }
+
+// Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
+void configure(int64_t first, int64_t second) { configure({first, first, second, second, first, second, 16, 16}); }
 
 // Sums of a tile and up to 32 rows that lie `width` bytes apart. `Far`: the tile is still in memory.
 template <Kind K, bool Two, bool Far>
@@ -372,6 +374,54 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
         _tile_stored(2, out + 16 * TILE, 128);
         _tile_stored(3, out + 16 * TILE + 16, 128);
     }
+}
+
+// Sums of T tiles side by side, which the memory serves better than one, and up to 16 rows. Registers 0-5: sums of the
+// halves of each tile; 6: the rows; 7: the weights.
+template <Kind K, int T>
+INLINE void side_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
+#define ADD(REGISTER, AT)                                             \
+    _tile_loadd(7, AT, 128);                                          \
+    if constexpr (K == Kind::BF16) _tile_dpbf16ps(REGISTER, 6, 7);    \
+    else _tile_dpbsud(REGISTER, 6, 7)
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (int64_t i = 0; i < steps; ++i, x += 64, w += 64 * TILE) {
+        // gcc 12 sees no effect in a function that only prefetches, and drops its calls where it does not inline them.
+        auto ask_some = [&](int64_t line) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+            for (int64_t each = 0; each < 8; each += 2)
+#pragma GCC unroll 3
+                for (int n = 0; n < T; ++n) ask(w + n * next + 64 * (line + each));
+        };
+        ask_some(0);
+        _tile_loadd(6, x, width);
+        ADD(0, w);
+        ADD(1, w + 64);
+        ask_some(8);
+        if constexpr (T > 1) {
+            ADD(2, w + next);
+            ADD(3, w + next + 64);
+        }
+        ask_some(16);
+        if constexpr (T > 2) {
+            ADD(4, w + 2 * next);
+            ADD(5, w + 2 * next + 64);
+        }
+        ask_some(24);
+    }
+#undef ADD
+    int32_t* out = (int32_t*)sums;
+    _tile_stored(0, out, 128);
+    _tile_stored(1, out + 16, 128);
+    _tile_stored(2, out + 16 * TILE, 128);
+    _tile_stored(3, out + 16 * TILE + 16, 128);
+    _tile_stored(4, out + 32 * TILE, 128);
+    _tile_stored(5, out + 32 * TILE + 16, 128);
 }
 
 // BF16 for few rows, in vectors, which the memory serves better than tiles. The same bits: a tile adds up the even and the
@@ -449,12 +499,45 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
     const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE), count = rows * P;
     const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
     const int64_t width = whole ? in.stride : 2 * in.stride;
+    auto put = [&](int64_t t, int64_t row, const uint8_t* at) {  // a row's sums of a tile, its parts one behind the other
+        vf out[2];
+        if constexpr (whole) {
+            vi both[P][2];
+            std::memcpy(both, at, sizeof(both));
+            widen<P>(m, t, in, row, both, out);
+        } else {
+            out[0] = out[1] = zero();
+            unroll<P>([&](auto part) {  // the small ones first
+                out[0] += load((const float*)(at + (P - 1 - part.value) * 128));
+                out[1] += load((const float*)(at + (P - 1 - part.value) * 128 + 64));
+            });
+        }
+        if (m.bias) {
+            out[0] += load(m.bias + t * TILE);
+            out[1] += load(m.bias + t * TILE + 16);
+        }
+        done(row, t, out[0], out[1]);
+    };
+    alignas(64) uint8_t sums[SIDE * 16 * TILE * 4];
+    if (K != Kind::INT4 && count <= 16) {
+        configure({count, count, count, count, count, count, count, 16});
+        for (int64_t t = tiles.begin; t < tiles.end;) {
+            const uint8_t* w = m.data + t * bytes;
+            const int64_t side = std::min(SIDE, tiles.end - t);
+            if (side == 3) side_sums<K, 3>(w, bytes, from, width, steps, sums);
+            else if (side == 2) side_sums<K, 2>(w, bytes, from, width, steps, sums);
+            else side_sums<K, 1>(w, bytes, from, width, steps, sums);
+            for (int64_t n = 0; n < side; ++n, ++t)
+                for (int64_t row = 0; row < rows; ++row) put(t, row, sums + (n * 16 + row * P) * 128);
+        }
+        _tile_release();
+        return;
+    }
     // Many rows: a block of them stays near while some tiles pass it, and these tiles while all blocks do.
     const int64_t lines = SOON / std::min(rows, most / P);
     const int64_t band = count > most ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
     if (count > most) configure(16, 16);
     else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
-    alignas(64) uint8_t sums[32 * TILE * 4];
     for (int64_t begin = tiles.begin; begin < tiles.end; begin += band)
         for (int64_t first = 0; first < count; first += most)
             for (int64_t t = begin; t < std::min(begin + band, tiles.end); ++t) {
@@ -466,23 +549,7 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
                 const uint8_t* soon = w + bytes + LEAD;  // while sums are written, or memory would rest
                 for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
                     if (!first) for (int64_t i = 0; i < lines; ++i, soon += 64) __builtin_prefetch(soon, 0, 2);
-                    vf out[2];
-                    if constexpr (whole) {
-                        vi both[P][2];
-                        std::memcpy(both, sums + at * 128, sizeof(both));
-                        widen<P>(m, t, in, row, both, out);
-                    } else {
-                        out[0] = out[1] = zero();
-                        unroll<P>([&](auto part) {  // the small ones first
-                            out[0] += load((const float*)(sums + (at + P - 1 - part.value) * 128));
-                            out[1] += load((const float*)(sums + (at + P - 1 - part.value) * 128 + 64));
-                        });
-                    }
-                    if (m.bias) {
-                        out[0] += load(m.bias + t * TILE);
-                        out[1] += load(m.bias + t * TILE + 16);
-                    }
-                    done(row, t, out[0], out[1]);
+                    put(t, row, sums + at * 128);
                 }
             }
     _tile_release();
