@@ -259,6 +259,26 @@ def scheduler_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def serve_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per load and server."""
+    return [
+        (
+            f"{c['rate']:g} a second" if "rate" in c else f"{c['concurrency']} clients",
+            f"`{c['flags']}`" if c["flags"] else "the first",
+            f"{c['tokens_per_second']:.0f}",
+            *(
+                spread(c["over"][key], 2) if "over" in c else "1"
+                for key in ("tokens_per_second", "goodput", "ttft_p99")
+            ),
+            f"{c['goodput']:.1f}",
+            " / ".join(f"{c['ttft_ms'][share]:.1f}" for share in ("p50", "p99")),
+            " / ".join(f"{c['itl_ms'][share]:.1f}" for share in ("p50", "p99")),
+            str(c["failed"]),
+        )
+        for c in report["loads"]
+    ]
+
+
 def draft_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per drafter and category, written by the model or replayed."""
     return [
@@ -431,6 +451,10 @@ DRAFTS = (
     *("drafter", "how", "work", "tokens per step", "relative", "speed-up"),
     *("nodes per step", "drafting, µs per step"),
 )
+SERVE = (
+    *("load", "server", "tokens/s", "over the first", "goodput over the first", "TTFT p99 over the first"),
+    *("goodput, answers/s", "TTFT p50 / p99, ms", "ITL p50 / p99, ms", "failed"),
+)
 HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
 CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")
 TABLES = {
@@ -442,6 +466,7 @@ TABLES = {
     "choices": (CHOICES, choice_rows),
     "harm": (HARM, harm_rows),
     "schedulers": (SCHEDULERS, scheduler_rows),
+    "serve": (SERVE, serve_rows),
     "verify": (VERIFY, verify_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),

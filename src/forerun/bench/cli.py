@@ -495,20 +495,28 @@ def schema(**values: Any) -> None:  # noqa: ANN401
 @click.option("--requests", type=click.IntRange(1), default=64, show_default=True, help="At each load.")
 @click.option("--ttft-ms", type=float, default=500.0, show_default=True, help="Objective of the first token.")
 @click.option("--tpot-ms", type=float, default=50.0, show_default=True, help="Objective of every further one.")
+@click.option("--against", multiple=True, metavar="FLAGS", help="Another server with these flags too; or library.")
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Rounds of every load.")
+@click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, azure-conv, mooncake, ...")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Goodput by load, as a PNG.")
 @config_options
 @sampling_options
 def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values: Any) -> None:  # noqa: ANN401
-    """Measure a server under load: latencies, throughput, and how many answers met their objectives.
+    """Measure servers under load: latencies, throughput, and how many answers met their objectives.
 
     So many clients that each ask again once they are answered; with --rate (may be repeated) random arrivals instead.
     """
     from forerun.bench import serve as benchmark
     from forerun.bench.report import as_json
 
-    own = {name: values.pop(name) for name in ("requests", "ttft_ms", "tpot_ms")}
+    own = {name: values.pop(name) for name in ("requests", "ttft_ms", "tpot_ms", "against", "repeats", "trace", "data")}
+    out = values.pop("out")
     config, sampling = split(values)
     found = benchmark.run(benchmark.Order(url, budgets("concurrency", concurrency), rates, **own), config, sampling)
     benchmark.show(found)
+    if out is not None:
+        benchmark.plot(found, out)
     click.echo(as_json(found))
 
 

@@ -1,33 +1,40 @@
-"""`forerun bench serve`: a server under load, as its clients see it.
+"""`forerun bench serve`: servers under load, as their clients see them, in turns.
 
-Closed loop: so many clients, each asks again as soon as it is answered. Open loop: requests arrive at random (Poisson)
-at a given rate, whether the server keeps up or not. Every answer is streamed. TTFT is the time to the first part with
-text, TPOT the time per token after it, ITL the time between two parts; goodput counts answers that met both objectives.
-Does not: keep connections; a request opens its own, as HTTP/1.0, whose answer ends where the connection does.
+Closed loop: so many clients, each asks again as soon as it is answered. Open loop: requests arrive at a rate, at random
+(Poisson) or as they came in a trace, whether the server keeps up or not. Every answer is streamed. TTFT is the time to
+the first part with text, TPOT the time per token after it, ITL the time between two parts; goodput counts answers that
+met both objectives. The same load goes to every server in turns, and what a further one does is divided by what the
+first did in the same round. One that is called `library` is no server: LLM in this process, as many requests at once.
+Does not: keep connections (`load.py`); know more of a trace than times and lengths.
 """
 
 import asyncio
 import contextlib
-import json
+import shlex
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from forerun.bench import machine, workloads
-from forerun.bench.figures import quantile
-from forerun.errors import ForerunError
+from forerun.bench import machine, traces, workloads
+from forerun.bench.figures import Spread
+from forerun.bench.load import Answer, Body, closed, figures, opened
+from forerun.errors import ConfigError, ForerunError
+from forerun.files import write_whole
+from forerun.llm import LLM
+from forerun.types import Sampling
 
-SHARES = (0.5, 0.95, 0.99)
 _WIDE = 140  # where the output is no terminal
 TOKENS = 64  # per answer, unless told otherwise
+WARM = 4  # requests
+LIBRARY = "library"
 
 
 @dataclass(frozen=True)
@@ -40,114 +47,108 @@ class Order:
     requests: int = 64  # at each load
     ttft_ms: float = 500.0  # objectives
     tpot_ms: float = 50.0
+    against: Sequence[str] = ()  # flags of further servers, or LIBRARY
+    repeats: int = 1  # of every load
+    trace: str = ""  # whose lengths and moments are taken, at `rate` on the average
+    data: Path | None = None
 
 
-@dataclass
-class Answer:
-    """One request as its client saw it; times in seconds."""
-
-    asked: float
-    status: int = 0
-    parts: list[float] = field(default_factory=list)  # when text came
-    tokens: int = 0
-
-    @property
-    def ttft(self) -> float:
-        return self.parts[0] - self.asked
-
-    @property
-    def tpot(self) -> float:
-        return (self.parts[-1] - self.parts[0]) / max(1, self.tokens - 1)
-
-    @property
-    def sound(self) -> bool:
-        """Whether all of it came."""
-        return self.status == 200 and bool(self.parts) and self.tokens > 0  # noqa: PLR2004 - OK
+Target = Callable[[Sequence[Body], int, Sequence[float]], Awaitable[list[Answer]]]  # bodies, clients (0: none), moments
 
 
-async def ask(url: str, body: Mapping[str, Any]) -> Answer:
-    """One streamed completion."""
-    place, raw, answer = urlsplit(url), json.dumps(body).encode(), Answer(perf_counter())
-    with contextlib.suppress(OSError):  # an answer that did not come is counted
-        reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        try:
-            head = (
-                f"POST {place.path}/v1/completions HTTP/1.0\r\nHost: {place.netloc}\r\nContent-Length: {len(raw)}\r\n"
-            )
-            writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
-            await _hear(reader, answer)
-        finally:
-            writer.close()
-    return answer
-
-
-async def _hear(reader: asyncio.StreamReader, answer: Answer) -> None:
-    words = (await reader.readline()).split()
-    answer.status = int(words[1]) if len(words) > 1 else 0
-    while (await reader.readline()).strip():
-        pass
-    async for line in reader:
-        if not line.startswith(b"data: {"):
-            continue
-        part = json.loads(line.removeprefix(b"data: "))
-        if any(choice["text"] for choice in part.get("choices", ())):
-            answer.parts.append(perf_counter())
-        answer.tokens = (part.get("usage") or {}).get("completion_tokens", answer.tokens)
-
-
-async def closed(url: str, bodies: Sequence[Mapping[str, Any]], clients: int) -> list[Answer]:
-    """Every body once, so many at a time."""
-    waiting = iter(bodies)
-
-    async def client() -> list[Answer]:
-        return [await ask(url, body) for body in waiting]
-
-    return [answer for found in await asyncio.gather(*(client() for _ in range(clients))) for answer in found]
-
-
-async def opened(url: str, bodies: Sequence[Mapping[str, Any]], rate: float) -> list[Answer]:
-    """Every body once, at random moments; the same ones every time."""
-    gaps = np.random.default_rng(0).exponential(1 / rate, len(bodies))
-    asked: list[asyncio.Task[Answer]] = []
-    for body, gap in zip(bodies, gaps, strict=True):
-        await asyncio.sleep(float(gap))
-        asked.append(asyncio.create_task(ask(url, body)))
-    return list(await asyncio.gather(*asked))
-
-
-def figures(answers: Sequence[Answer], order: Order) -> dict[str, Any]:
-    """What one load came to."""
-    sound = [a for a in answers if a.sound]
-    if not sound:
-        status = sorted({a.status for a in answers})
-        raise ForerunError(f"no request was answered (HTTP {status}); check --url, or ask for less.")
-    seconds = max(a.parts[-1] for a in sound) - min(a.asked for a in answers)
-    good = [a for a in sound if a.ttft * 1e3 <= order.ttft_ms and a.tpot * 1e3 <= order.tpot_ms]
-    gaps = [later - sooner for a in sound for sooner, later in pairwise(a.parts)] or [0.0]
-    spread = {"ttft": [a.ttft for a in sound], "tpot": [a.tpot for a in sound], "itl": gaps}
+def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Every load, one after the other, behind a few requests that warm up; of every server in turns."""
+    if order.trace and not order.rate:
+        raise ConfigError(f"trace {order.trace!r} is given without a rate; give --rate, requests per second.")
+    if order.rate and LIBRARY in order.against:
+        raise ConfigError("the library has no queue for requests at a rate; use --concurrency.")
+    settings = {"max_tokens": TOKENS, **sampling, "stream": True, "stream_options": {"include_usage": True}}
+    bodies, moments = _traced(order, settings) if order.trace else _stories(order, settings)
+    loads = asyncio.run(_measure(order, config, (bodies, moments)))
+    goals = {"ttft_ms": order.ttft_ms, "tpot_ms": order.tpot_ms}
     return {
-        "requests": len(answers),
-        "failed": len(answers) - len(sound),
-        "seconds": seconds,
-        "tokens_per_second": sum(a.tokens for a in sound) / seconds,
-        "requests_per_second": len(sound) / seconds,
-        "goodput": len(good) / seconds,
-        **{
-            f"{name}_ms": {f"p{share * 100:g}": 1e3 * quantile(values, share) for share in SHARES}
-            for name, values in spread.items()
-        },
+        "title": "Servers under load, as their clients see them",
+        "benchmark": "serve",
+        **machine.circumstances(),
+        "machine": machine.facts() | {"threads": config.get("threads", "all")},
+        "goals": goals,
+        "loads": loads,
     }
 
 
+def _stories(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
+    """Prompts, and the moments of one request per second."""
+    prompts = workloads.load(["story"], order.requests)
+    bodies: list[Body] = [{"prompt": prompts[i % len(prompts)].text, **settings} for i in range(order.requests)]
+    return bodies, np.random.default_rng(0).exponential(1.0, order.requests).cumsum().tolist()
+
+
+def _traced(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
+    arrivals = traces.read(order.trace, order.data, order.requests)
+    first, span = arrivals[0].at, arrivals[-1].at - arrivals[0].at
+    bodies: list[Body] = [
+        {**settings, "prompt": list(a.prompt), "max_tokens": a.output, "ignore_eos": True} for a in arrivals
+    ]
+    return bodies, [(a.at - first) * len(arrivals) / max(span, 1e-9) for a in arrivals]
+
+
+async def _measure(
+    order: Order, config: Mapping[str, Any], work: tuple[Sequence[Body], Sequence[float]]
+) -> list[dict[str, Any]]:
+    async with contextlib.AsyncExitStack() as stack:
+        targets: dict[str, Target] = {}
+        for extra in ("", *order.against):
+            if extra == LIBRARY:
+                targets[extra] = _library(config)
+            elif order.url is not None and not extra:
+                targets[extra] = _asking(order.url.rstrip("/"))
+            else:
+                targets[extra] = await stack.enter_async_context(served(config, shlex.split(extra)))
+        for target in targets.values():
+            await target(work[0][:WARM], 1, ())
+        loads: list[tuple[str, float]] = [("rate", rate) for rate in order.rate]
+        loads = loads or [("concurrency", clients) for clients in order.concurrency]
+        return [found for load in loads for found in await _rounds(order, load, targets, work)]
+
+
+async def _rounds(
+    order: Order, load: tuple[str, float], targets: Mapping[str, Target], work: tuple[Sequence[Body], Sequence[float]]
+) -> list[dict[str, Any]]:
+    """One load on every target, in turns that change their order; the figures of each target's middle round."""
+    kind, size = load
+    bodies, moments = work
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
+    for turn in range(order.repeats):
+        names = list(targets)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            answers = await (
+                targets[name](bodies, 0, [moment / size for moment in moments])
+                if kind == "rate"
+                else targets[name](bodies, int(size), ())
+            )
+            found[name].append(figures(answers, order.ttft_ms, order.tpot_ms))
+    first = found[""]
+    cases = []
+    for name, rounds in found.items():
+        middle = sorted(rounds, key=lambda one: float(one["tokens_per_second"]))[len(rounds) // 2]
+        over = {
+            key: vars(Spread.of([a[key] / b[key] for a, b in zip(rounds, first, strict=True) if b[key]]))
+            for key in ("tokens_per_second", "goodput")
+        }
+        over["ttft_p99"] = vars(
+            Spread.of([a["ttft_ms"]["p99"] / b["ttft_ms"]["p99"] for a, b in zip(rounds, first, strict=True)])
+        )
+        cases.append({kind: size, "flags": name, **middle, **({"over": over} if name else {})})
+    return cases
+
+
 @contextlib.asynccontextmanager
-async def served(order: Order, config: Mapping[str, Any]) -> AsyncIterator[str]:
-    """The address of the server that is measured; one of our own ends with the block."""
-    if order.url is not None:
-        yield order.url.rstrip("/")
-        return
+async def served(config: Mapping[str, Any], further: Sequence[str]) -> AsyncIterator[Target]:
+    """A server of our own, which ends with the block."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in config.items() if name != "model"]
-    model = [config["model"]] if "model" in config else []
-    command = [sys.executable, "-c", "from forerun.cli import main; main()", "serve", *model, "--port=0", *flags]
+    model = [str(config["model"])] if "model" in config else []
+    command = [sys.executable, "-c", "from forerun.cli import main; main()", "serve", *model, "--port=0"]
+    command += [*flags, *further]
     child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     log = child.stderr or asyncio.StreamReader()
     said = b""
@@ -157,41 +158,89 @@ async def served(order: Order, config: Mapping[str, Any]) -> AsyncIterator[str]:
             raise ForerunError(f"the server ended with code {await child.wait()}; try forerun serve with these flags.")
     reading = asyncio.create_task(log.read())  # its log, which would fill the pipe
     try:
-        yield said.decode().split()[-1]
+        yield _asking(said.decode().split()[-1])
     finally:
         child.terminate()
         await child.wait()
         await reading
 
 
-def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Every load, one after the other, behind a few requests that warm up."""
-    prompts = workloads.load(["story"], order.requests)
-    settings = {"max_tokens": TOKENS, **sampling, "stream": True, "stream_options": {"include_usage": True}}
-    bodies = [{"prompt": prompts[i % len(prompts)].text, **settings} for i in range(order.requests)]
+def _asking(url: str) -> Target:
+    async def target(bodies: Sequence[Body], clients: int, moments: Sequence[float]) -> list[Answer]:
+        return await (closed(url, bodies, clients) if clients else opened(url, bodies, moments))
 
-    async def measure() -> list[dict[str, Any]]:
-        async with served(order, config) as url:
-            await closed(url, bodies[:4], 1)
-            if order.rate:
-                return [{"rate": r, **figures(await opened(url, bodies, r), order)} for r in order.rate]
-            return [{"concurrency": c, **figures(await closed(url, bodies, c), order)} for c in order.concurrency]
+    return target
 
-    goals = {"ttft_ms": order.ttft_ms, "tpot_ms": order.tpot_ms}
-    loads = asyncio.run(measure())
-    return {**machine.circumstances(), "machine": machine.facts(), "goals": goals, "loads": loads}
+
+def _library(config: Mapping[str, Any]) -> Target:
+    """LLM in this process, for closed loops."""
+    kept: dict[int, LLM] = {}
+
+    async def target(bodies: Sequence[Body], clients: int, _: Sequence[float]) -> list[Answer]:
+        if clients not in kept:
+            kept[clients] = LLM(**{**config, "max_requests": clients})
+        return _written(kept[clients], bodies)
+
+    return target
+
+
+def _written(llm: LLM, bodies: Sequence[Body]) -> list[Answer]:
+    answers: dict[int, Answer] = {}
+    for body in bodies:
+        own = {k: v for k, v in body.items() if k not in {"prompt", "stream", "stream_options"}}
+        prompt = llm.encode(body["prompt"])
+        answers[llm.engine.add(prompt, Sampling(**own))] = Answer(perf_counter(), 200)
+    while llm.engine.busy:
+        for event in llm.engine.step():
+            answer = answers[event.request]
+            answer.tokens += len(event.emissions)
+            answer.parts += [event.time] if event.text else []
+    return list(answers.values())
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """A row per load."""
+    """A row per load and server."""
     console, goals = Console(width=None if Console().is_terminal else _WIDE, highlight=False), found["goals"]
     caption = f"goodput: answers per second with ttft <= {goals['ttft_ms']:g} ms and tpot <= {goals['tpot_ms']:g} ms"
     table = Table(title="a server under load; ms are p50 / p95 / p99", caption=caption, title_justify="left")
-    for name in ("load", "tokens/s", "requests/s", "goodput", "failed", "ttft ms", "tpot ms", "itl ms"):
+    for name in (
+        "load",
+        "server",
+        "tokens/s",
+        "over",
+        "requests/s",
+        "goodput",
+        "failed",
+        "ttft ms",
+        "tpot ms",
+        "itl ms",
+    ):
         table.add_column(name, justify="right")
     for load in found["loads"]:
         name = f"{load['rate']:g}/s" if "rate" in load else f"{load['concurrency']} clients"
-        speeds = (f"{load[key]:.4g}" for key in ("tokens_per_second", "requests_per_second", "goodput"))
+        tokens, *speeds = (f"{load[key]:.4g}" for key in ("tokens_per_second", "requests_per_second", "goodput"))
+        over = f"{load['over']['tokens_per_second']['median']:.2f}" if "over" in load else ""
         times = (" / ".join(f"{v:.3g}" for v in load[key].values()) for key in ("ttft_ms", "tpot_ms", "itl_ms"))
-        table.add_row(name, *speeds, str(load["failed"]), *times)
+        table.add_row(name, load["flags"], tokens, over, *speeds, str(load["failed"]), *times)
     console.print(table)
+
+
+def plot(found: Mapping[str, Any], path: Path) -> None:
+    """Goodput by load, a line per server, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes, loads = figure.subplots(), found["loads"]
+    kind = "rate" if "rate" in loads[0] else "concurrency"
+    for flags in dict.fromkeys(load["flags"] for load in loads):
+        own = [load for load in loads if load["flags"] == flags]
+        axes.plot([load[kind] for load in own], [load["goodput"] for load in own], "o-", label=flags or "the first")
+    axes.set_xlabel("requests per second" if kind == "rate" else "clients")
+    axes.set_ylabel("answers per second that met both objectives")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_whole(path, buffer.getvalue(), "free space there, or name another file with --out")

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from forerun import LLM
-from forerun.bench.serve import Answer, Order, ask, closed, figures, opened, run
+from forerun.bench.load import Answer, ask, closed, figures, opened
+from forerun.bench.serve import Order, plot, run
 from forerun.errors import ForerunError
 from forerun.server.run import in_background
 from forerun.server.settings import Settings
@@ -20,7 +21,7 @@ def test_figures_are_those_of_the_answers():
         Answer(0.5, 429),
         Answer(0.5, 200, [0.6], 0),  # cut off: its usage never came
     ]
-    found = figures(answers, Order(ttft_ms=250, tpot_ms=150))
+    found = figures(answers, ttft_ms=250, tpot_ms=150)
     assert (found["requests"], found["failed"], found["seconds"]) == (5, 2, 1.0)
     assert found["tokens_per_second"] == pytest.approx(9)
     assert found["requests_per_second"] == pytest.approx(3)
@@ -61,7 +62,10 @@ def test_loads_are_run_against_a_server():
         }
     ] * 6
     with in_background(LLM("reference", threads=1, profiles="off"), Settings(port=0)) as url:
-        for found in (asyncio.run(closed(url, bodies, 3)), asyncio.run(opened(url, bodies, 200.0))):
+        for found in (
+            asyncio.run(closed(url, bodies, 3)),
+            asyncio.run(opened(url, bodies, [0.005 * i for i in range(6)])),
+        ):
             assert [answer.tokens for answer in found] == [6] * 6
             assert all(answer.sound for answer in found)
         assert not asyncio.run(ask(url, {"prompt": 1})).sound
@@ -72,6 +76,38 @@ def test_a_server_of_its_own_is_started_and_ended():
     found = run(Order(concurrency=(2,), requests=3), config, {"max_tokens": 4, "temperature": 0.0})
     assert [load["failed"] for load in found["loads"]] == [0]
     assert found["loads"][0]["requests"] == 3
+
+
+def test_servers_take_turns_and_are_compared(tmp_path):
+    config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
+    order = Order(concurrency=(1, 2), requests=3, against=("--drafter=ngram", "library"), repeats=2)
+    found = run(order, config, {"max_tokens": 4, "temperature": 0.0})
+    assert [(load["concurrency"], load["flags"]) for load in found["loads"]] == [
+        (clients, flags) for clients in (1, 2) for flags in ("", "--drafter=ngram", "library")
+    ]
+    assert all(load["failed"] == 0 and load["tokens_per_second"] > 0 for load in found["loads"])
+    assert [load["over"]["tokens_per_second"]["runs"] for load in found["loads"] if load["flags"]] == [2] * 4
+    plot(found, tmp_path / "goodput.png")
+    assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_is_asked_at_its_moments():
+    config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
+    found = run(Order(requests=3, rate=(40.0,), trace="mixed"), config, {"temperature": 0.0})
+    assert [(load["rate"], load["requests"], load["failed"]) for load in found["loads"]] == [(40.0, 3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (Order(trace="mixed"), "give --rate"),
+        (Order(rate=(1.0,), against=("library",)), "use --concurrency"),
+        (Order(rate=(1.0,), trace="nowhere"), "is not there"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_sentence(order, sentence):
+    with pytest.raises(ForerunError, match=sentence):
+        run(order, {"model": "reference"}, {})
 
 
 def test_a_server_that_is_not_there_is_a_sentence():
