@@ -12,7 +12,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
-from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
+from forerun.types import Draft, Emission, Facts, Logprob, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING = Draft()
 
@@ -54,9 +54,10 @@ class DraftVerifyDecoder(Decoder):
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []
         targets: list[Rows | Answers] = []
-        turns = [Turn((), tuple(range(len(seat.pending)))) for seat in seats]  # of those that still read their prompt
+        turns: list[Turn | None] = [None] * len(seats)
         for i, seat in enumerate(seats):
             if not seat.last:
+                turns[i] = Turn((), tuple(range(len(seat.pending))))
                 continue
             try:
                 targets.append(plans[i].target(outputs[i], seat.context, self.parts.eos))
@@ -64,29 +65,31 @@ class DraftVerifyDecoder(Decoder):
             except RequestError as problem:
                 turns[i] = Turn((), (), error=str(problem))
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
-        verdicts = self.verifier.verify(drafts, targets, rngs)
-        outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
-        verdicts = [_until(*one) for one in zip(verdicts, drafts, targets, strict=True)]
-        for i, verdict in zip(judged, verdicts, strict=True):
-            outcomes[i] = Outcome(plans[i].work, outputs[i], plans[i].draft, verdict)
-            turns[i] = self._turn(seats[i], plans[i].draft, verdict, outputs[i])
+        found = zip(judged, self.verifier.verify(drafts, targets, rngs), targets, strict=True)
+        verdicts = {i: _until(verdict, plans[i].draft, target) for i, verdict, target in found}
+        outcomes = [
+            Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
+            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
+        ]
         self.drafter.observe([seat.context for seat in seats], outcomes)
-        return turns
+        return [turn or self._turn(seats[i], plans[i].draft, verdicts[i], outputs[i]) for i, turn in enumerate(turns)]
 
     def _turn(self, seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
-        pending, count = len(seat.pending), seat.context.sampling.logprobs
-        tokens = [draft.tokens[node] for node in verdict.path] + [verdict.token]
-        sources = [draft.source_of(node) for node in verdict.path] + ["target"]
-        rows = [0, *(node + 1 for node in verdict.path)]  # the row whose p each token was judged by
-        emissions = tuple(
-            Emission(token, source, logprob(output.logits[row], token, count) if count is not None else None)
-            for token, source, row in zip(tokens, sources, rows, strict=True)
-        )
-        keep = (*range(pending), *(pending + node for node in verdict.path))
-        return Turn(emissions, keep, len(draft), max(draft.depths, default=0))
+        pending, count, path = len(seat.pending), seat.context.sampling.logprobs, verdict.path
+        tokens = (*[draft.tokens[node] for node in path], verdict.token)
+        sources = (*[draft.source_of(node) for node in path], "target")
+        details: list[Logprob | None] = [None] * len(tokens)
+        if count is not None:
+            rows = (0, *[node + 1 for node in path])  # the row whose p each token was judged by
+            details = [logprob(output.logits[row], token, count) for row, token in zip(rows, tokens, strict=True)]
+        keep = (*range(pending), *[pending + node for node in path])
+        depth = max(draft.depths) if draft else 0
+        return Turn(tuple(map(Emission, tokens, sources, details)), keep, len(draft), depth)
 
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:
     """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
+    if not verdict.path:
+        return verdict
     at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
     return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -28,6 +28,8 @@ PRIOR = 2.0  # observations that an opinion weighs against the more special one
 HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
 DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
 YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every few steps only, for the time it takes
+HELD_UP = 4  # times as long as expected, at most, may a draft have taken
+REST = 64  # steps between two looks, at most, while nothing pays
 PATIENCE = 8  # steps between trials of a request
 TRIED = 2  # nodes more, in a trial
 VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
@@ -140,6 +142,9 @@ class Drafting:
     sums: Floats = field(default_factory=lambda: np.zeros(5))  # of 1, n, n^2, s, n s
 
     def learn(self, nodes: int, seconds: float) -> None:
+        if self.known:  # a step that was held up says little
+            constant, each = self.line()
+            seconds = min(seconds, HELD_UP * (constant + each * nodes))
         self.sums = MEMORY * self.sums + np.array([1, nodes, nodes * nodes, seconds, nodes * seconds])
 
     @property
@@ -180,6 +185,7 @@ class AutoPlanner(Planner):
         self.trying = set[int]()  # requests, in this step
         self.close, self.young = True, True  # whether this step is looked at closely; whether some request is new
         self.shares: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])  # requests, room, and what each gets
+        self.rest, self.again = APART, 0  # steps between two looks where nothing pays; the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
         self.passes = cache(self._passes)
@@ -197,6 +203,9 @@ class AutoPlanner(Planner):
         self.steps += 1
         ids = tuple([context.id for context in batch])
         self.trying.clear()
+        if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
+            self.close = False  # nothing paid a moment ago, with no more requests
+            return [0] * len(batch)
         same = self.shares[:2] == (ids, room)
         self.close = not same or self.young or self.steps % APART == 0
         if not self.close:
@@ -205,6 +214,8 @@ class AutoPlanner(Planner):
             solvent = self.vain <= LOAN + VAIN * self.steps
             self.shares = ids, room, self._best(batch, room) if solvent else [0] * len(batch)
             self.young = any(self.requests.of(context).drafts < YOUNG for context in batch)
+            self.rest = APART if any(self.shares[2]) else min(2 * self.rest, REST)
+            self.again = self.steps + self.rest
         shares = self.shares[2]
         if self.trust and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
@@ -318,7 +329,7 @@ class AutoPlanner(Planner):
             drafting = constant + each * longest if first else spent.drafting
             passes = self.costs.of(spent.rows) - self.costs.of(spent.rows - sum(map(len, drafts)))
             lost = (drafting / self.slow + passes) / self.costs.of(len(batch)) - accepted / len(batch)
-            self.vain = max(self.vain + lost, 0.0)
+            self.vain = max(self.vain + min(lost, LOAN / 2), 0.0)  # one step that was held up proves nothing
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""

@@ -4,6 +4,7 @@ Does not: serve TLS; put a proxy before it.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -73,11 +74,14 @@ async def _serve(llm: LLM, settings: Settings, listener: socket.socket, started:
         timeout_graceful_shutdown=_GOODBYE,
     )
     server = _Server(options)
+    gc.collect()
+    gc.freeze()  # what is here now stays: to look through it again would hold up a step for as long as ninety others
     ending = Ending(app.state.service, server)
     started(ending)
     try:
         await server.serve([listener])
     finally:
+        gc.unfreeze()
         await app.state.service.loop.stop()  # when it ends at once, nobody tells the app; Python may not end before it
 
 

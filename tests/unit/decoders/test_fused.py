@@ -223,7 +223,14 @@ def test_penalties_and_temperature_apply_to_the_fused_law_once():
 def test_on_the_bundled_pair_drafts_change_nothing(decoder):
     """Greedy text of a law over real models, and sampled text by seed, do not depend on who guesses."""
     prompt = "Once upon a time there was a"
-    kept = {"decoder": decoder, "verifier": "match", "threads": 1, "max_requests": 2, "context_length": 128}
+    kept = {
+        "decoder": decoder,
+        "verifier": "match",
+        "planner": "fixed",
+        "threads": 1,
+        "max_requests": 2,
+        "context_length": 128,
+    }
     plain = LLM(drafter="none", **kept)
     drafted = LLM(plain.model, plain.tokenizer, drafter="draft-model:depth=3", **kept)
     for sampling in (Sampling(temperature=0, max_tokens=40), Sampling(seed=3, max_tokens=40)):
