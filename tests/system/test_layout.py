@@ -51,6 +51,7 @@ LAYERS = {
     "face": {
         "llm",
         "server",
+        "ray",
         "cli",
         "terminal",
         "methods",
