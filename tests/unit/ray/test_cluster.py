@@ -19,7 +19,7 @@ def test_paths_are_whole_and_threads_counted(tmp_path, monkeypatch):
 
 
 def test_without_ray_there_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr("forerun.ray.cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("forerun.ray.cluster.find_spec", lambda _: None)
     (tmp_path / "in").write_text('{"custom_id": "a"}\n')
     with pytest.raises(ConfigError, match=r"pip install 'forerun\[ray\]'"):
         batch(tmp_path / "in", tmp_path / "out")
