@@ -52,6 +52,7 @@ LAYERS = {
         "llm",
         "server",
         "ray",
+        "transformers",
         "cli",
         "terminal",
         "methods",
