@@ -53,6 +53,7 @@ LAYERS = {
         "server",
         "ray",
         "transformers",
+        "vllm",
         "cli",
         "terminal",
         "methods",
