@@ -28,6 +28,7 @@ from forerun.server.reply import Reply
 from forerun.server.schema import CHAT, COMPLETION, Body, DetokenizeBody, TokenizeBody, named, read
 from forerun.server.service import Service
 from forerun.server.settings import Settings
+from forerun.server.trace import tracing
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -79,6 +80,7 @@ def _gates(settings: Settings) -> list[Middleware]:
     )
     return [
         Middleware(AccessLog),
+        *tracing(),
         Middleware(HostGate, settings=settings),
         *([cors] if settings.allow_origin else []),
         Middleware(KeyGate, keys=Keys(settings.keys()), free=free),
