@@ -16,7 +16,11 @@ from forerun.server.run import beside
 from forerun.server.settings import Settings
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'forerun[ray]'")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:::ray"),  # of its own deprecations
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of sockets that it leaves to its end
+]
 CONFIG = {"model": "reference", "drafter": "ngram", "planner": "fixed", "profiles": "off", "cache": "paged"}
 PROMPTS = ["Once upon a time", "The dog", "One day, Lily", "There was a", "Tom said", "In the garden", "She", "A bird"]
 
