@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import Progress
@@ -128,6 +128,15 @@ def read_line(number: int, line: bytes, tokenizer: Tokenizer) -> Job:
     return Job(number, mine, url == CHAT, tuple(prompt), sampling, count)
 
 
+class Writer(Protocol):
+    """What a run says its answers to."""
+
+    done: set[str]  # custom_ids, and ids of lines that have none
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """One line more."""
+
+
 class Ledger:
     """The output file: what it holds, and lines that are added to it, each whole or, after a kill, repaired."""
 
@@ -173,7 +182,7 @@ class Run:
     """One pass over the input."""
 
     llm: LLM
-    ledger: Ledger
+    ledger: Writer
     tell: Callable[[int], None]  # lines that are done
     running: dict[int, tuple[_Answer, _Choice]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)  # custom_ids
@@ -202,7 +211,7 @@ class Run:
             else:
                 self._add(job)
         except Refusal as refusal:
-            if (refusal.custom_id or _id(number)) in self.ledger.done:
+            if (refusal.custom_id or row_id(number)) in self.ledger.done:
                 self._skip()
             else:
                 self._refuse(number, refusal)
@@ -210,8 +219,7 @@ class Run:
     def _first(self, job: Job) -> Job:
         """The job, if no earlier line has its name."""
         if job.custom_id in self.seen:
-            message = f"line {job.number} has the custom_id of an earlier line; give every line its own."
-            raise Refusal(message, None, "duplicate_custom_id")
+            raise twice(job.number)
         self.seen.add(job.custom_id)
         return job
 
@@ -248,20 +256,36 @@ class Run:
         body = _failure(error, "server_error") if error else _body(answer, self.llm.config.model)
         self.counts["failed" if error else "completed"] += 1
         self.counts["tokens"] += sum(c.tokens for c in answer.choices)
-        self._say(job.number, job.custom_id, 500 if error else 200, body)
+        self._say(_row(job.number, job.custom_id, 500 if error else 200, body))
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self.counts["failed"] += 1
-        self._say(number, refusal.custom_id, 400, _failure(str(refusal), refusal.code))
+        self._say(refused(number, refusal))
 
-    def _say(self, number: int, custom_id: str | None, status: int, body: Mapping[str, Any]) -> None:
-        response = {"status_code": status, "request_id": f"req_{number}", "body": body}
-        self.ledger.write({"id": _id(number), "custom_id": custom_id, "response": response, "error": None})
+    def _say(self, row: Mapping[str, Any]) -> None:
+        self.ledger.write(row)
         self.tell(1)
 
 
-def _id(number: int) -> str:
+def row_id(number: int) -> str:
+    """What a line's answer is called."""
     return f"batch_req_{number}"
+
+
+def twice(number: int) -> Refusal:
+    """A line has the name of an earlier one."""
+    message = f"line {number} has the custom_id of an earlier line; give every line its own."
+    return Refusal(message, None, "duplicate_custom_id")
+
+
+def refused(number: int, refusal: Refusal) -> dict[str, Any]:
+    """What OUT says of a line that cannot be served."""
+    return _row(number, refusal.custom_id, 400, _failure(str(refusal), refusal.code))
+
+
+def _row(number: int, custom_id: str | None, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": f"req_{number}", "body": body}
+    return {"id": row_id(number), "custom_id": custom_id, "response": response, "error": None}
 
 
 def _failure(message: str, code: str) -> dict[str, Any]:
@@ -287,14 +311,18 @@ def _said(choice: _Choice, *, chat: bool) -> dict[str, Any]:
     return {"index": choice.index, **text, "logprobs": None, "finish_reason": choice.finish_reason}
 
 
-def run(source: Path, out: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole batch; how many lines were completed, failed and skipped."""
+def count_lines(source: Path) -> int:
+    """Lines that say something; ConfigError where there is no such file."""
     try:
         with source.open("rb") as lines:
-            total = sum(1 for line in lines if line.strip())
+            return sum(1 for line in lines if line.strip())
     except OSError as problem:
         raise ConfigError(f"cannot read {str(source)!r} ({problem.strerror}); name a file of requests.") from problem
-    ledger = Ledger(out)
+
+
+def run(source: Path, out: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole batch; how many lines were completed, failed and skipped."""
+    total, ledger = count_lines(source), Ledger(out)
     try:
         ledger.repair(out)
         llm, began = LLM(**{**OWN, **config}), perf_counter()

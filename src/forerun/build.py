@@ -3,8 +3,10 @@
 The only place that knows all families; the engine knows contracts, and members know nothing of each other.
 """
 
+import json
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,9 @@ from forerun.engine.guard import Guard
 from forerun.engine.planned import Planned
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ForerunError
 from forerun.member import Member, check_branching
+from forerun.models import parallel
 from forerun.models.contract import Model, ModelInfo
 from forerun.models.load import load_model
 from forerun.models.native import cores, threads_for
@@ -39,6 +42,7 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.rng import CounterRng
 from forerun.schedulers import SCHEDULERS
+from forerun.schedulers.contract import Scheduler
 from forerun.stores.shelf import Shelf
 from forerun.stores.tokenfile import mark_of
 from forerun.trees import TREES
@@ -114,6 +118,9 @@ def build_engine(
 ) -> Engine:
     """An engine around `model`. Raises ConfigError for what cannot work, before anything large is made."""
     choices = choose_all(config, options or {}, model.info.companion)
+    if config.tensor_parallel > 1 and choices.scheduler.member.saves is not Scheduler.saves:
+        who = f"scheduler {choices.scheduler.name!r} copies keys and values out, which lie in several processes"
+        raise ConfigError(f"{who} with tensor_parallel; use scheduler='fcfs'.")
     setup = replace(setup_for(config, model, tokenizer), monitors=dict(monitors or {}))
     engine = assemble(choices, config, model, setup, tokenizer.decode)
     if setup.store is not None and not setup.store.opened:
@@ -179,9 +186,40 @@ def load_target(config: Config) -> Model:
     if config.threads > cores():
         message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
         raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
+    if config.tensor_parallel > 1:
+        return _load_part(config, parallel.join(config.tensor_parallel, device_of(config), partial(_other, config)))
     model = _load(config, config.model, config.dtype, config.kv_dtype)
     torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
     return model
+
+
+def _load_part(config: Config, split: parallel.Split) -> Model:
+    """The target where several processes share it; only the leading one comes back."""
+    chosen = config.dtype, device_of(config), config.threads, config.kv_dtype
+    model = load_model(config.model, *chosen, compiled=False, split=split)
+    each = max(1, cores() // split.here)
+    torch.set_num_threads(config.threads or min(each, threads_for(model.info.weight_bytes)))
+    if split.rank:
+        parallel.follow(model, split)
+        raise SystemExit(0)
+    return model
+
+
+_OTHER = "import sys; from forerun.build import join_target; join_target(*sys.argv[1:])"
+
+
+def _other(config: Config, rank: int, store: str) -> list[str]:
+    """The command of another process of this machine that shares the target."""
+    return [sys.executable, "-c", _OTHER, json.dumps(asdict(config)), str(rank), store]
+
+
+def join_target(spelled: str, rank: str, store: str) -> None:
+    """What such a process does: hold its part, and follow until the leading one ends."""
+    config = Config(**json.loads(spelled))
+    try:
+        _load_part(config, parallel.meet(int(rank), config.tensor_parallel, device_of(config), store))
+    except ForerunError as problem:
+        sys.exit(f"forerun: {problem}")
 
 
 def _load(config: Config, folder: str, dtype: str, kv_dtype: str = "auto") -> Model:

@@ -51,6 +51,9 @@ LAYERS = {
     "face": {
         "llm",
         "server",
+        "ray",
+        "transformers",
+        "vllm",
         "cli",
         "terminal",
         "methods",

@@ -27,6 +27,7 @@ class Rows(Protocol):
     key_scales: list[torch.Tensor]
     value_scales: list[torch.Tensor]
     scratch: int  # a row that nobody reads: padding writes there
+    noted: list[tuple[list[int], list[int]]] | None  # rows that were moved, from and to; None: nobody wants to know
 
     def write(self, layer: int, place: Any, keys: torch.Tensor, values: torch.Tensor) -> None: ...  # noqa: ANN401
     def read(self, layer: int, pick: Pick) -> tuple[torch.Tensor, torch.Tensor]: ...

@@ -21,6 +21,11 @@ class Drafter(Member):
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
 
+    @property
+    def listens(self) -> bool:
+        """Whether drafts go by what `observe` is shown, and not by tokens alone."""
+        return type(self).observe is not Drafter.observe
+
     def start(self, context: Context) -> Any:  # noqa: ANN401 - whatever the drafter needs per request
         """A new request; what this returns is `context.state` from now on."""
         return None

@@ -75,6 +75,10 @@ class SamDecodingDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(width=2, shortest=2, bias=0, corpus="toy:0", of="draft-model:model=toy:100,depth=2")
 
+    @property
+    def listens(self) -> bool:
+        return self.other is not None
+
     def start(self, context: Context) -> _Request:
         other = replace(context, state=self.other.start(context)) if self.other is not None else None
         return _Request(Place(), other)

@@ -185,7 +185,7 @@ class Engine:
             self.members.drafter.resume(request.context)
             self.members.decoder.resume(request.state)
         else:
-            request.stats.cached = request.done
+            request.stats.cached, request.stats.queued = request.done, began - request.arrived
             seen = request.id, request.tokens, request.prompt_length, request.sampling, request.rng
             context = Context(*seen, scope=request.scope, prediction=request.prediction, guide=request.guide)
             request.context = replace(context, state=self.members.drafter.start(context))

@@ -31,6 +31,7 @@ class KVRows:
 
     def __init__(self, layout: KVLayout, rows: int) -> None:
         self._device, self._dtype, self.scratch = layout.device, layout.dtype, rows
+        self.noted: list[tuple[list[int], list[int]]] | None = None
         self._whole = not layout.stored.is_floating_point
         self._stores: list[torch.Tensor] = []  # [heads of keys and values of all layers of one width, rows, dim]
         self.keys = [torch.empty(0)] * len(layout.dims)
@@ -77,12 +78,16 @@ class KVRows:
         """Copy rows that lie side by side to others, in all layers."""
         for store in self._stores:
             store.narrow(1, to, count).copy_(store.narrow(1, source, count))
+        if self.noted is not None:
+            self.noted.append((list(range(source, source + count)), list(range(to, to + count))))
 
     def move(self, source: Sequence[int], to: Sequence[int]) -> None:
         """Copy rows in all layers, as if all were read before any is written."""
         both = send((source, to), self._device)
         for store in self._stores:
             store.index_copy_(1, both[1], store.index_select(1, both[0]))
+        if self.noted is not None:
+            self.noted.append((list(source), list(to)))
 
     def poison(self, first: int, count: int) -> None:
         """Fill rows with NaN, or scales of them, so that whoever reads them shows."""

@@ -104,7 +104,7 @@ class Reader:
 
     def __init__(self, checkpoint: Tensors, recipe: Recipe, dtype: torch.dtype, device: torch.device) -> None:
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
-        self.names = {_meaning(name, recipe.names): name for name in checkpoint.entries}
+        self.names = {meaning(name, recipe.names): name for name in checkpoint.entries}
         self._check(recipe)
 
     def _check(self, recipe: Recipe) -> None:
@@ -149,7 +149,7 @@ class Reader:
         return self.get(name) if present else None
 
 
-def _meaning(name: str, names: Names) -> str:
+def meaning(name: str, names: Names) -> str:
     """A stored name with the first prefix that fits replaced."""
     for written, meant in names.prefixes:
         if name.startswith(written):

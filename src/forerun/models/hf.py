@@ -123,6 +123,13 @@ def load_other(folder: Path, dtype: torch.dtype, device: torch.device, info: Mod
     """The model in `folder` by transformers' own code; says that it is slower."""
     model = _load(folder, dtype).to(device).eval()
     family = model.config.model_type
+    _LOG.warning("%s runs through transformers' own code: correct, but slower than forerun's families.", family)
+    return adopt(model, info)
+
+
+def adopt(model: Any, info: ModelInfo) -> Model:  # noqa: ANN401
+    """A model of transformers as it is; `info` says its name, ends, precision and device."""
+    family, dtype, device = model.config.model_type, info.layout.dtype, info.layout.device
     kinds = {
         kind for key in ("layer_types", "attention_layers") for kind in getattr(model.config, key, None) or []
     } - KINDS
@@ -148,7 +155,6 @@ def load_other(folder: Path, dtype: torch.dtype, device: torch.device, info: Mod
         layout=layout,
         weight_bytes=sum(p.nbytes for p in model.parameters()),
     )
-    _LOG.warning("%s runs through transformers' own code: correct, but slower than forerun's families.", family)
     return OtherModel(model, info)
 
 

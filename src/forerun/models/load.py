@@ -16,6 +16,7 @@ from forerun.models.contract import Model, ModelInfo
 from forerun.models.families import FAMILIES
 from forerun.models.native import assemble_native, supports
 from forerun.models.packed import assemble_packed, dtype_of, open_packed
+from forerun.models.parallel import Split, assemble_part
 from forerun.models.recipe import Settings
 from forerun.types import KVLayout
 from forerun.weights.load import Checkpoint, read_json
@@ -48,7 +49,7 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-def load_model(
+def load_model(  # noqa: PLR0913 - all that a model may be asked to be
     path: str | Path,
     dtype: str = "auto",
     device: str = "cpu",
@@ -56,6 +57,7 @@ def load_model(
     kv_dtype: str = "auto",
     *,
     compiled: bool = True,
+    split: Split | None = None,
 ) -> Model:
     """The model in a folder, `reference`, `reference-drafter`, `toy:SEED` or `toy:SEED:VOCAB`.
 
@@ -63,10 +65,11 @@ def load_model(
     `int8` and `int4` round weights to that and activations to 16 and 8 bits, `w8a8` both to 8; they need the compiled
     passes: ConfigError where they are not there. `fastest` is w8a8 where that runs, else auto. On a GPU `int8` and
     `int4` round the weights of the layers alone, by torchao. `compiled` False: run in PyTorch in any case.
+    `split` is this process's part of a model that several share.
     `kv_dtype` is what keys and values are kept in: auto is bfloat16 with these and bfloat16, else the precision.
     """
     name, kept = str(path), _kept(str(path), device, kv_dtype)
-    if name.startswith("toy:"):
+    if name.startswith("toy:") and split is None:
         from forerun.models.toy import toy_by_name
 
         return toy_by_name(name)
@@ -80,6 +83,8 @@ def load_model(
     if not isinstance(family, str) or family not in FAMILIES:
         from forerun.models.hf import load_other
 
+        if split is not None:
+            raise ConfigError(f"{name} runs through transformers, which no processes share; leave tensor_parallel out.")
         if dtype in WHOLE and dtype != "fastest":
             raise ConfigError(f"dtype {dtype!r} cannot run {name}, whose layers are transformers'; use dtype='auto'.")
         empty = ModelInfo(name, 0, 0, 0, 0, KVLayout((), (), precision, place, kept), eos, companion)
@@ -99,7 +104,8 @@ def load_model(
     if isinstance(weights, PackedFile) or (whole and place.type == "cpu"):
         reason = native.describe() if compiled else "padded passes run in PyTorch"
         raise ConfigError(f"dtype {dtype!r} cannot run {name} here ({reason}); use dtype='auto'.")
-    return assemble(recipe, weights, replace(info, rounded=dtype) if whole else info)
+    info = replace(info, rounded=dtype) if whole else info
+    return assemble_part(recipe, weights, info, split) if split is not None else assemble(recipe, weights, info)
 
 
 def _kept(name: str, device: str, kv_dtype: str) -> torch.dtype | None:

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Lifespan
 
 import forerun
 from forerun.errors import RequestError
@@ -27,6 +28,7 @@ from forerun.server.reply import Reply
 from forerun.server.schema import CHAT, COMPLETION, Body, DetokenizeBody, TokenizeBody, named, read
 from forerun.server.service import Service
 from forerun.server.settings import Settings
+from forerun.server.trace import tracing
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -41,20 +43,27 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.loop.start()
+        service.start()
         yield
-        await service.loop.stop()
+        await service.stop()
 
+    app = gated(settings, lifespan)
+    app.state.service = service
+    app.include_router(_ROUTES)
+    return app
+
+
+def gated(settings: Settings, lifespan: Lifespan[FastAPI], described: str | None = "/openapi.json") -> FastAPI:
+    """An app without routes, behind everything that a request must pass; `described` is where it tells its routes."""
     app = FastAPI(
         title="forerun",
         version=forerun.__version__,
         lifespan=lifespan,
         middleware=_gates(settings),
+        openapi_url=described,
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
     )
-    app.state.service = service
-    app.include_router(_ROUTES)
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_such_route)
     return app
@@ -71,6 +80,7 @@ def _gates(settings: Settings) -> list[Middleware]:
     )
     return [
         Middleware(AccessLog),
+        *tracing(),
         Middleware(HostGate, settings=settings),
         *([cors] if settings.allow_origin else []),
         Middleware(KeyGate, keys=Keys(settings.keys()), free=free),
@@ -171,8 +181,7 @@ async def detokenize(request: Request) -> Response:
 @_ROUTES.get("/health")
 async def health(request: Request) -> Response:
     """Whether the engine steps; 503 where it broke or hangs."""
-    service = _service(request)
-    well = service.loop.broken is None and service.loop.silence() < service.settings.stall_timeout
+    well = _service(request).well
     return JSONResponse({"status": "ok" if well else "failed"}, 200 if well else 503)
 
 

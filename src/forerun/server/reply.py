@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from forerun.engine.stats import RequestStats
 from forerun.sampling import STUCK
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
@@ -39,9 +40,12 @@ class Told:
     calls: list[Call] = field(default_factory=list)
     told: int = 0  # of the calls
     emissions: list[Emission] = field(default_factory=list)
+    first: float | None = None  # when its first token came
     last: Event | None = None
 
     def hear(self, event: Event) -> None:
+        if event.emissions and self.first is None:
+            self.first = event.time
         self.emissions += event.emissions
         if event.finish_reason is not None:
             self.last = event
@@ -89,7 +93,11 @@ class Reply(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
         async with self.service.open(self.order, self.tenant) as self.ticket:
-            await unless_gone(receive, self._say(scope, receive, send))
+            try:
+                await unless_gone(receive, self._say(scope, receive, send))
+            finally:
+                if "about" in scope["state"]:
+                    scope["state"]["about"] |= self._about()
 
     async def _say(self, scope: Scope, receive: Receive, send: Send) -> None:
         first = await self._first()
@@ -133,6 +141,38 @@ class Reply(Response):
         while any(told.last is None for told in self.told):
             _check(await self._read())
 
+    def _about(self) -> dict[str, str | int | float | Sequence[str]]:
+        """Numbers and names of what was asked and became of it, for a trace; no text."""
+        name, spent = self.service.name, RequestStats()
+        for told in self.told:
+            if told.last is not None:
+                spent.add(told.last.stats)
+        found = usage(self._prompts(), sum(len(told.emissions) for told in self.told), spent.cached)
+        firsts = [told.first for told in self.told if told.first is not None]
+        lasts = [told.last.time for told in self.told if told.last is not None]
+        times = {
+            "gen_ai.latency.time_in_queue": spent.queued / len(self.told),
+            **({"gen_ai.latency.time_to_first_token": min(firsts) - self.ticket.arrived} if firsts else {}),
+            **({"gen_ai.latency.e2e": max(lasts) - self.ticket.arrived} if lasts else {}),
+            **({"gen_ai.latency.time_in_model_decode": max(lasts) - min(firsts)} if firsts and lasts else {}),
+        }
+        return {
+            "gen_ai.operation.name": self.order.shape.operation,
+            "gen_ai.provider.name": "forerun",
+            "gen_ai.request.model": name,
+            "gen_ai.response.model": name,
+            "gen_ai.response.id": self.head["id"],
+            "gen_ai.response.finish_reasons": [told.reason or "left" for told in self.told],
+            "gen_ai.usage.input_tokens": found["prompt_tokens"],
+            "gen_ai.usage.output_tokens": found["completion_tokens"],
+            "gen_ai.request.choice.count": len(self.told),
+            "forerun.drafts": spent.reached[1],
+            "forerun.drafted_tokens": spent.drafted,
+            "forerun.accepted_tokens": spent.accepted,
+            "forerun.accepted_per_draft": spent.accepted / max(1, spent.reached[1]),
+            **times,
+        }
+
     # a whole answer
 
     def _whole(self) -> Json:
@@ -156,10 +196,13 @@ class Reply(Response):
             return choice
         return choice | {"speculative_decoding_stats": drafting(last.stats), "seed": self.ticket.seeds[index]}
 
+    def _prompts(self) -> int:
+        return sum(len(ask.prompt) for ask in self.order.asks[:: self.order.n])
+
     def _usage(self) -> Json:
-        prompts = sum(len(ask.prompt) for ask in self.order.asks[:: self.order.n])
         written = sum(len(told.emissions) for told in self.told)
-        return usage(prompts, written, sum(told.last.stats.cached for told in self.told if told.last is not None))
+        cached = sum(told.last.stats.cached for told in self.told if told.last is not None)
+        return usage(self._prompts(), written, cached)
 
     # parts
 

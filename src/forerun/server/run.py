@@ -11,13 +11,14 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import Protocol
 
 import uvicorn
+from fastapi import FastAPI
 
 from forerun.errors import ConfigError
 from forerun.llm import LLM
 from forerun.server.app import create_app
-from forerun.server.service import Service
 from forerun.server.settings import Settings
 
 _LOG = logging.getLogger("forerun.server")
@@ -57,8 +58,19 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _serve(llm: LLM, settings: Settings, listener: socket.socket, started: Callable[["Ending"], None]) -> None:
-    app = create_app(llm, settings)
+class Served(Protocol):
+    """What answers behind an app."""
+
+    settings: Settings
+
+    async def drain(self) -> None:
+        """Take nobody in any more; let those inside finish, for some time."""
+
+    async def stop(self) -> None:
+        """Nothing runs after this."""
+
+
+async def _serve(app: FastAPI, listener: socket.socket, started: Callable[["Ending"], None]) -> None:
     options = uvicorn.Config(
         app,
         loop="asyncio",
@@ -74,21 +86,18 @@ async def _serve(llm: LLM, settings: Settings, listener: socket.socket, started:
         timeout_graceful_shutdown=_GOODBYE,
     )
     server = _Server(options)
-    gc.collect()
-    gc.freeze()  # what is here now stays: to look through it again would hold up a step for as long as ninety others
     ending = Ending(app.state.service, server)
     started(ending)
     try:
         await server.serve([listener])
     finally:
-        gc.unfreeze()
-        await app.state.service.loop.stop()  # when it ends at once, nobody tells the app; Python may not end before it
+        await app.state.service.stop()  # when it ends at once, nobody tells the app; Python may not end before it
 
 
 class Ending:
     """Ends a server: first gently, and at the second call at once."""
 
-    def __init__(self, service: Service, server: uvicorn.Server) -> None:
+    def __init__(self, service: Served, server: uvicorn.Server) -> None:
         self.service, self.server = service, server
         self.home = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
@@ -106,7 +115,7 @@ class Ending:
         self.server.should_exit = True
 
 
-def serve(llm: LLM, settings: Settings, say: Callable[[str], None]) -> None:
+def serve(app: FastAPI, settings: Settings, say: Callable[[str], None]) -> None:
     """Until a signal; `say` hears where clients find the server."""
     with listen(settings) as listener:
 
@@ -115,12 +124,24 @@ def serve(llm: LLM, settings: Settings, say: Callable[[str], None]) -> None:
                 ending.home.add_signal_handler(number, ending)
             say(url_of(listener))
 
-        asyncio.run(_serve(llm, settings, listener, started))
+        gc.collect()
+        gc.freeze()  # what is here now stays: to look through it again would hold up a step for as long as ninety others
+        try:
+            asyncio.run(_serve(app, listener, started))
+        finally:
+            gc.unfreeze()
 
 
 @contextmanager
 def in_background(llm: LLM, settings: Settings) -> Iterator[str]:
     """A server beside this code while the block runs; its address."""
+    with beside(create_app(llm, settings), settings) as url:
+        yield url
+
+
+@contextmanager
+def beside(app: FastAPI, settings: Settings) -> Iterator[str]:
+    """The same for any app."""
     begun, endings = Event(), list[Ending]()
 
     def started(ending: Ending) -> None:
@@ -128,7 +149,7 @@ def in_background(llm: LLM, settings: Settings) -> Iterator[str]:
         begun.set()
 
     with listen(settings) as listener:
-        thread = Thread(target=lambda: asyncio.run(_serve(llm, settings, listener, started)), name="forerun-server")
+        thread = Thread(target=lambda: asyncio.run(_serve(app, listener, started)), name="forerun-server")
         thread.start()
         begun.wait()
         try:

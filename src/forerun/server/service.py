@@ -66,6 +66,11 @@ class Service:
         piece = self.pieces[token] if token < len(self.pieces) else None
         return piece.encode() if isinstance(piece, str) else piece or b""
 
+    @property
+    def well(self) -> bool:
+        """Whether the engine steps."""
+        return self.loop.broken is None and self.loop.silence() < self.settings.stall_timeout
+
     # what takes as long as a tokenizer does
 
     def completion(self, tenant: str, body: CompletionFields) -> Order:
@@ -188,6 +193,14 @@ class Service:
         except TimeoutError:
             with suppress(Refusal):  # the engine broke; everybody knows already
                 await self.loop.abort_all()
+
+    def start(self) -> None:
+        """Start the engine's thread, from the event loop that it tells its news."""
+        self.loop.start()
+
+    async def stop(self) -> None:
+        """End that thread."""
+        await self.loop.stop()
 
 
 def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:

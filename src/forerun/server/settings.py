@@ -34,15 +34,29 @@ class Settings:
     write_timeout: float = option(30.0, "seconds after which a reader that reads nothing is given up", 0)
     drain_timeout: float = option(30.0, "seconds that running requests get at the end", 0)
     stall_timeout: float = option(5.0, "seconds that one step may take before /health fails", 0)
+    replicas: str = option(
+        "", "copies of the model, run by Ray: how many, or a range such as 1-4 that follows the load; empty: no Ray"
+    )
     metrics_prefix: str = option("forerun", "first part of the metrics' names; vllm, for routers that know only those")
 
     def __post_init__(self) -> None:
         check_fields(self)
+        fewest, most = self.span
+        if not 1 <= fewest <= most:
+            raise ConfigError(f"replicas is {self.replicas!r}; give a number of at least 1, or a range such as 1-4.")
         if not self.metrics_prefix.isidentifier():
             raise ConfigError(f"metrics_prefix is {self.metrics_prefix!r}; give letters, digits and underscores.")
         if not self.loopback and not self.insecure and not self.keys():
             place = f"host {self.host!r} can be reached from other machines, and there is no API key"
             raise ConfigError(f"{place}; give --api-key-file, or --insecure to serve everybody.")
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Fewest and most replicas; (0, 0) where the text is neither a number nor a range."""
+        fewest, dash, most = (self.replicas or "1").partition("-")
+        if not fewest.isdecimal() or not (most.isdecimal() if dash else not most):
+            return 0, 0
+        return int(fewest), int(most or fewest)
 
     @property
     def loopback(self) -> bool:

@@ -99,6 +99,7 @@ def _logprob(emission: Emission) -> Logprob:
 class Shape(ABC):
     """How one endpoint says things."""
 
+    operation: str  # as traces call it
     prefix: str
     whole: str  # what an answer is called
     part: str  # and a part of one
@@ -118,6 +119,7 @@ class Shape(ABC):
 
 
 class CompletionShape(Shape):
+    operation = "text_completion"
     prefix, whole, part, report = "cmpl-", "text_completion", "text_completion", CompletionReport
 
     def opening(self, echo: str) -> Json | None:
@@ -131,6 +133,7 @@ class CompletionShape(Shape):
 
 
 class ChatShape(Shape):
+    operation = "chat"
     prefix, whole, part, report = "chatcmpl-", "chat.completion", "chat.completion.chunk", ChatReport
 
     def opening(self, echo: str) -> Json | None:

@@ -1,6 +1,7 @@
 """Every adapter gives transformers' logits: full, chunked, row by row, as a tree, and after a tree."""
 
 import warnings
+from threading import Barrier, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ import transformers
 from forerun.caches.contiguous import ContiguousCache
 from forerun.engine.grid import Shaping
 from forerun.engine.runner import ModelRunner
+from forerun.errors import ConfigError
+from forerun.models import parallel
 from forerun.models.families import FAMILIES
 from forerun.models.load import load_model
 from forerun.types import Work
@@ -103,6 +106,7 @@ KINDS = {  # how a pass runs; None: compiled where that is there
     "padded": Shaping(96),
     "flex": Shaping(96, kernel="flex"),
     "invariant": Shaping(96, invariant=True),
+    "shared": None,  # by two processes, which are threads here
 }
 
 
@@ -121,9 +125,65 @@ def written(request, tmp_path_factory):
 def pair(request, written):
     """(transformers' model, ours) with the same random weights, and how our passes are padded."""
     theirs, folder = written
-    return SimpleNamespace(
-        theirs=theirs, ours=load_model(folder, compiled=not request.param), shaping=KINDS[request.param]
+    if request.param == "shared":
+        ours = request.getfixturevalue("shared")(folder)
+    else:
+        ours = load_model(folder, compiled=not request.param)
+    return SimpleNamespace(theirs=theirs, ours=ours, shaping=KINDS[request.param])
+
+
+class End:
+    """One end of a wire between two threads: what torch.distributed is between processes."""
+
+    def __init__(self, rank, barrier, parts):
+        self.rank, self.barrier, self.parts = rank, barrier, parts
+
+    def all_reduce(self, tensor):
+        found = self._exchange(tensor)
+        tensor.copy_(found[0] + found[1])
+
+    def broadcast(self, tensor):
+        found = self._exchange(tensor)
+        if self.rank:
+            tensor.copy_(found[0])
+
+    def _exchange(self, tensor):
+        self.parts[self.rank] = tensor.clone()
+        self.barrier.wait(60)
+        found = list(self.parts)
+        self.barrier.wait(60)
+        return found
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Folder -> its model, of which another thread holds a half."""
+    wire = SimpleNamespace(
+        all_reduce=lambda tensor, group: group.all_reduce(tensor),
+        broadcast=lambda tensor, _, group: group.broadcast(tensor),
+        destroy_process_group=lambda: None,
     )
+    leading = []
+
+    def make(folder):
+        barrier, parts = Barrier(2), [None, None]
+        splits = [parallel.Split(rank, 2, 2, *[End(rank, barrier, parts)] * 2) for rank in range(2)]
+        try:
+            own, other = (load_model(folder, compiled=False, split=split) for split in splits)
+        except ConfigError as problem:
+            pytest.skip(str(problem))
+        following = Thread(target=parallel.follow, args=(other, splits[1]), daemon=True)
+        following.start()
+        leading.append((own, following))
+        return own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "dist", wire)
+        patch.setattr(parallel, "atexit", SimpleNamespace(register=lambda _: None))
+        yield make
+        for own, following in leading:
+            own._end()
+            following.join()
 
 
 def reference(model, tokens):

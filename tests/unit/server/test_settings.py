@@ -40,3 +40,14 @@ def test_a_file_without_keys_is_refused(tmp_path):
 def test_what_is_out_of_range_is_refused(values):
     with pytest.raises(ConfigError, match=next(iter(values))):
         Settings(**values)
+
+
+@pytest.mark.parametrize(("text", "span"), [("", (1, 1)), ("3", (3, 3)), ("1-4", (1, 4))])
+def test_replicas_are_a_number_or_a_range(text, span):
+    assert Settings(replicas=text).span == span
+
+
+@pytest.mark.parametrize("text", ["0", "4-1", "1-", "-2", "two", "1-2-3", "0-3"])
+def test_other_replicas_are_refused(text):
+    with pytest.raises(ConfigError, match="range such as 1-4"):
+        Settings(replicas=text)
