@@ -22,6 +22,7 @@ from forerun.engine.text import Detokenizer, StopFinder
 from forerun.errors import ForerunError, RequestError
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
+from forerun.sampling import path_to
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
 from forerun.types import Context, Event, Output, Sampling, Turn
 
@@ -144,6 +145,7 @@ class Engine:
             return self._say()
         plans = self.members.decoder.plan(seats)
         running = self.clock()
+        _foresee(seats, plans)
         try:
             outputs = self._run(plans)
         except Exception as problem:  # noqa: BLE001 - the requests of this pass end with an error, the engine lives
@@ -353,6 +355,13 @@ class Engine:
         self.stats.run_time += committing - running
         self.stats.commit_time += emitting - committing
         self.stats.other_time += (planning - began) + (self.clock() - emitting)
+
+
+def _foresee(seats: Sequence[Seat], plans: Sequence[Plan]) -> None:
+    """Let constraints find what the rows of this pass will be judged by, while it runs."""
+    for seat, plan in zip(seats, plans, strict=True):
+        if seat.last and seat.context.guide is not None:
+            seat.context.guide.foresee([path_to(plan.draft, node) for node in range(-1, len(plan.draft))])
 
 
 def _rows(plans: Sequence[Plan]) -> int:
