@@ -82,6 +82,10 @@ class Decoder(Member):
         """A new request; what this returns is `seat.state` from now on."""
         return None
 
+    def nodes(self, state: Any) -> int | None:  # noqa: ANN401
+        """Of a decoder that searches: nodes that its next step is for, whatever a planner would guess; else None."""
+        return None
+
     def pause(self, state: Any) -> None:  # noqa: ANN401
         """The request lost its place for a while: give back what is scarce, such as a slot of a reader's cache."""
 
