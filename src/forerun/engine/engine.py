@@ -199,7 +199,7 @@ class Engine:
         self.members.scheduler.moved(tokens, seconds)
 
     def _candidate(self, r: Request) -> Candidate:
-        asked = r.limit, r.scope, r.priority, r.pace, r.arrived
+        asked = r.limit, r.scope, r.priority, r.pace, r.arrived, r.stats.drafted / max(r.stats.steps, 1)
         return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked)
 
     def _running(self) -> list[Candidate]:
