@@ -158,8 +158,7 @@ def measure(rows: Iterator[Row], setup: Setup) -> Found:
             found.read[valid, passed] += 1
             if passed != valid:
                 wrong += 1
-                again = None if passed else guides(row.constraint, frozenset(setup.eos))
-                found.causes[_why(row.schema, value, guide, again, setup)] += 1
+                found.causes[_why(row, value, guide, setup, passed=passed)] += 1
         found.exact += not wrong
     return found
 
@@ -193,27 +192,34 @@ def _reads(guide: Guide, setup: Setup, text: str, times: list[float]) -> bool:
     return bool(guide.masks([()])[0, list(setup.eos)].all())
 
 
-def _why(schema: Any, value: Any, guide: Guide, again: Guide | None, setup: Setup) -> str:  # noqa: ANN401 - JSON
-    """The cause of a wrong judgement; `guide` stands where it was made, `again` is another where it was a refusal."""
-    valid = [validator(schema, formats=formats).is_valid(value) for formats in (False, True)]
-    if valid[0] != valid[1]:
-        return "format"
+def _why(row: Row, value: Any, guide: Guide, setup: Setup, *, passed: bool) -> str:  # noqa: ANN401 - JSON
+    """The cause of a wrong judgement; `guide` stands where it was made."""
     if guide.trouble:
         return "limit"
-    if again is not None and valid[0] and any(_Writer(again, setup.open_spelling("")).ways((), value)):
-        return "form"
-    return "other"
+    free = Constraint(row.constraint.name, json.dumps(_free(row.schema), ensure_ascii=False))
+    again = [guides_for(setup)(wish, frozenset(setup.eos)) for wish in (free, row.constraint)]
+    right, text = validator(row.schema).is_valid(value), json.dumps(value, ensure_ascii=False)
+    if right and free != row.constraint and _reads(again[0], setup, text, []):
+        return "format"
+    written = right and not passed and any(_Writer(again[1], setup.open_spelling("")).ways((), value))
+    return "form" if written else "other"
 
 
-def validator(schema: Any, *, formats: bool = False) -> Any:  # noqa: ANN401 - JSON, and the library's
+def _free(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """The schema without formats."""
+    if isinstance(schema, dict):
+        return {name: _free(part) for name, part in schema.items() if name != "format" or not isinstance(part, str)}
+    return [_free(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def validator(schema: Any) -> Any:  # noqa: ANN401 - JSON, and the library's
     """What another library judges by."""
     try:
         from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
         from jsonschema.validators import validator_for  # type: ignore[import-untyped]
     except ImportError as problem:
         raise ConfigError("forerun bench schema judges texts by jsonschema; pip install jsonschema.") from problem
-    kind = validator_for(schema, default=Draft202012Validator)
-    return kind(schema, format_checker=kind.FORMAT_CHECKER if formats else None)
+    return validator_for(schema, default=Draft202012Validator)(schema)
 
 
 class _Writer:

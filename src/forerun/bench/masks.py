@@ -2,10 +2,10 @@
 
 Instances of schemas are read; at every fourth token the masks behind it and behind each of the next eight are asked
 for: nine rows of one step, none of which was looked at before, as if all of the draft had just been guessed. Once they
-are asked for as they are needed, and once before a pass of 13 ms (a float32 matrix read again and again, one thread),
-and then it counts for how long the step waits once the pass is over: by the clock, where all else is processor time.
-Does not: count what applying a mask to logits takes; cut texts into tokens as a tokenizer would where only its
-vocabulary is given: the longest token goes first.
+are asked for as they are needed, and once they were foreseen, as the engine does while a pass runs: then it counts what
+is left for the step's own thread. All is processor time.
+Does not: ask whether the other thread finds a core; count what applying a mask to logits takes; cut texts into tokens
+as a tokenizer would where only its vocabulary is given: the longest token goes first.
 """
 
 import base64
@@ -14,10 +14,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import Any
-
-import torch
 
 from forerun.bench.covered import Row
 from forerun.bench.figures import quantile
@@ -30,9 +28,8 @@ from forerun.models.tokenizer import FolderTokenizer, Piece, Tokenizer
 from forerun.models.toy import toy_by_name
 from forerun.types import Setup, Spelling
 
-NODES, EVERY, LONGEST, FEW = 8, 4, 240, 60  # of a draft; tokens between looks; tokens of an instance, and before a pass
+NODES, EVERY, LONGEST = 8, 4, 240  # of a draft; tokens between looks, and of an instance
 PASS_MS = 13.0  # a step of 350 million 8-bit parameters on two cores
-_WEIGHTS = 4 << 20  # numbers of the matrix that the pass reads
 _RANKS = ".tiktoken.gz"
 
 
@@ -87,7 +84,7 @@ class Times:
 
     one: list[float] = field(default_factory=list)  # of a mask, in plain decoding
     draft: list[float] = field(default_factory=list)  # of all masks of a draft
-    waited: list[float] = field(default_factory=list)  # for these, once a pass is over
+    left: list[float] = field(default_factory=list)  # of these, where they were foreseen
 
     def figures(self) -> dict[str, Any]:
         """As the report has them: median, 99 % and worst, and how many take more than a tenth of the pass."""
@@ -103,7 +100,7 @@ class Times:
 
 def measure(setup: Setup, rows: Iterator[Row]) -> Times:
     """Read the first valid instance of every schema."""
-    found, ran = Times(), Pass()
+    found = Times()
     for row in rows:
         value = next((value for value, valid in row.tests if valid), None)
         text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
@@ -112,38 +109,22 @@ def measure(setup: Setup, rows: Iterator[Row]) -> Times:
             guides = [guides_for(setup)(row.constraint, frozenset(setup.eos)) for _ in vars(found)]
         except RequestError:
             continue
-        found.one += _looks(guides[0], tokens, 1, 0, None)
-        found.draft += _looks(guides[1], tokens, EVERY, NODES, None)
-        found.waited += _looks(guides[2], tokens[:FEW], EVERY, NODES, ran)
+        found.one += _looks(guides[0], tokens, 1, 0)
+        found.draft += _looks(guides[1], tokens, EVERY, NODES)
+        found.left += _looks(guides[2], tokens, EVERY, NODES, ahead=True)
     return found
 
 
-class Pass:
-    """Reads weights for as long as a step of a larger model does, on one thread."""
-
-    def __init__(self) -> None:
-        self.weights, self.turns = torch.ones(_WEIGHTS), 10
-        began = perf_counter()
-        self()
-        self.turns = max(1, round(self.turns * PASS_MS / (1e3 * (perf_counter() - began))))
-
-    def __call__(self) -> None:
-        for _ in range(self.turns):
-            self.weights.sum()
-
-
-def _looks(guide: Guide, tokens: Sequence[int], every: int, nodes: int, ran: Pass | None) -> list[float]:
-    """Microseconds for the masks behind a text and behind each of the next tokens; with a pass, how long it waits."""
+def _looks(guide: Guide, tokens: Sequence[int], every: int, nodes: int, *, ahead: bool = False) -> list[float]:
+    """Microseconds of this thread for the masks behind a text and behind each of the next tokens."""
     found: list[float] = []
     for at in range(0, len(tokens) - nodes, every):
         paths = [tuple(tokens[at : at + count]) for count in range(nodes + 1)]
-        clock = perf_counter if ran is not None else thread_time
-        if ran is not None:
+        began = thread_time()
+        if ahead:
             guide.foresee(paths)
-            ran()
-        began = clock()
         guide.masks(paths)
-        found.append(1e6 * (clock() - began))
+        found.append(1e6 * (thread_time() - began))
         for token in tokens[at : at + every]:
             if not guide.masks([()])[0, token]:
                 return found

@@ -164,13 +164,15 @@ def _timed(name: str, order: Order) -> dict[str, Any]:
 
 
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the tables do not say; times are median / 99 % / worst."""
     for name, case in found["masks"].items():
-        one, draft, waited = (case[what] for what in ("one", "draft", "waited"))
-        over = f"{draft['over_a_tenth']:.1%} and {waited['over_a_tenth']:.1%} of the drafts"
+        one, draft, left = (case[what] for what in ("one", "draft", "left"))
+        over = f"{draft['over_a_tenth']:.1%} and {left['over_a_tenth']:.1%} of the drafts"
         yield (
             f"Masks over {Path(name).name} ({case['tokens']} tokens): {_us(one)} for one, {_us(draft)} for the "
-            f"{masks.NODES + 1} of a draft of {masks.NODES}; found while a pass of {masks.PASS_MS:.0f} ms runs, the "
-            f"step waits {_us(waited)} for them. They take more than a tenth of that pass at {over}."
+            f"{masks.NODES + 1} of a draft of {masks.NODES}; {_us(left)} of them are left for the step's own thread "
+            f"where another finds them during the pass. They take more than a tenth of "
+            f"{masks.PASS_MS:.0f} ms at {over}."
         )
     for case in found["texts"]:
         shares = f"{case['as_plain']} of {case['texts']} texts as plain, {case['valid']} of {case['complete']} complete"
