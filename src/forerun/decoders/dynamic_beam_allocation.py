@@ -89,7 +89,7 @@ class DynamicBeamAllocationDecoder(Decoder):
         phrases: tuple[str, ...] = ()
         lead: str = " "
         beams: int = 8
-        window: int = 16
+        window: int = 64
 
         def __post_init__(self) -> None:
             if self.beams < 1 or self.window < 1 or "" in self.phrases:
