@@ -399,9 +399,11 @@ def schema_rows(report: Report) -> list[tuple[str, ...]]:
         (
             name,
             f"{case['compiled']} / {case['schemas']}",
+            str(case["llguidance"]) if case["llguidance_ms"][0] else "–",
             str(case["right"]),
             f"{case['over_constrained']} / {case['valid']}",
             f"{case['under_constrained']} / {case['invalid']}",
+            ", ".join(f"{count} {cause}" for cause, count in case["causes"].items()) or "–",
             " / ".join(f"{value:.1f}" for value in case["compile_ms"]),
             " / ".join(f"{value:.0f}" for value in case["mask_us"]) if case["tokens"] else "–",
         )
@@ -444,7 +446,8 @@ STORES = ("drafter", "µs / CPU µs per token read", "per token proposed", "µs 
 IDLE = ("drafter", "µs per step", "propose + observe", "nodes", "of a step of 1 ms", "of 13 ms")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
 SCHEMA = (
-    *("set", "compiled", "all instances right", "valid but refused", "invalid but let through"),
+    *("set", "compiled", "by llguidance alone", "all instances right", "valid but refused"),
+    *("invalid but let through", "because of"),
     *("ms to compile: median / 99 % / worst", "µs per token"),
 )
 DRAFTS = (

@@ -114,6 +114,8 @@ class GrammarMatcher(Matcher):
     Does not: fail at the same token whatever was drafted, where a text comes near a limit; masks are right or empty.
     """
 
+    apart = True
+
     def __init__(self, inner: Any, begin: Callable[[], Any], vocab: int) -> None:  # noqa: ANN401 - llguidance's
         self._inner, self._begin, self._vocab = inner, begin, vocab
         self._pushed = list[int]()

@@ -2,11 +2,14 @@
 
 A matcher is walked down a path and back up again, so that only committed tokens move it. What was found of a path is
 kept until a token is committed, and what lay below that token is kept on: the drafter and the target ask the same.
+Masks may be found on another thread while the target runs; whatever is asked meanwhile waits for them.
 Does not: know what the constraint is; matchers do.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, Future
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +20,8 @@ Path = tuple[int, ...]
 
 class Matcher(ABC):
     """Where a text stands in its constraint. It is its owner's alone; `push` and `pop` walk it."""
+
+    apart: ClassVar[bool] = False  # its masks may be found on another thread, and other threads run meanwhile
 
     @abstractmethod
     def mask(self) -> Bools:
@@ -46,37 +51,75 @@ class Matcher(ABC):
 class Guide:
     """The `types.Guide` of one request. `ends` are the ids that end its text: allowed where the text is complete."""
 
-    def __init__(self, matcher: Matcher, vocab: int, ends: Iterable[int]) -> None:
-        self._matcher, self._vocab, self._ends = matcher, vocab, sorted(ends)
+    def __init__(self, matcher: Matcher, vocab: int, ends: Iterable[int], pool: Executor | None = None) -> None:
+        self._matcher, self._vocab, self._ends, self._pool = matcher, vocab, sorted(ends), pool
         self._masks: dict[Path, Bools] = {}
         self._lost = False  # a committed token could not be read: nothing may follow it
+        self._ahead: Future[None] | None = None  # what finds masks on another thread
         self.written = 0
 
     def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
+        self._wait()
         asked = [tuple(path) for path in paths]
-        self._find(sorted({path for path in asked if path not in self._masks}))
+        self._find(self._unknown(asked))
         return np.stack([self._masks[path] for path in asked])
 
+    def foresee(self, paths: Sequence[Path]) -> None:
+        self._wait()
+        unknown = self._unknown(paths) if self._pool is not None and self._matcher.apart else ()
+        if self._pool is not None and unknown:
+            self._ahead = self._pool.submit(self._find, unknown)
+
+    def _wait(self) -> None:
+        """Until the matcher is this thread's again."""
+        if self._ahead is not None:
+            self._ahead.result()
+            self._ahead = None
+
+    def _unknown(self, paths: Sequence[Path]) -> list[Path]:
+        """In an order in which what two of them share is walked once."""
+        return sorted({path for path in paths if path not in self._masks})
+
     def _find(self, paths: Sequence[Path]) -> None:
-        """Walk through new paths in order, so that what two of them share is walked once."""
         walked: list[int] = []
-        for path in paths:
-            shared = _shared(walked, path)
-            self._back(walked, shared)
-            if self._down(walked, path):
-                self._masks[path] = self._mask()
-            else:
-                self._masks[path] = np.zeros(self._vocab, np.bool_)
-        self._back(walked, 0)
+        try:
+            for path in paths:
+                self._back(walked, _shared(walked, path))
+                if self._down(walked, path):
+                    self._masks[path] = self._mask()
+                else:
+                    self._masks[path] = np.zeros(self._vocab, np.bool_)
+        finally:  # a drafter that takes too long is interrupted where it stands
+            self._back(walked, 0)
+
+    def allows(self, paths: Sequence[Path]) -> list[bool]:
+        self._wait()
+        walked: list[int] = []
+        found: dict[Path, bool] = {}
+        try:
+            for path in sorted(set(paths)):
+                self._back(walked, _shared(walked, path))
+                found[path] = self._down(walked, path) or self._closes(walked, path)
+        finally:
+            self._back(walked, 0)
+        return [found[path] for path in paths]
+
+    def _closes(self, walked: Sequence[int], path: Path) -> bool:
+        """Whether all of a path but its last token is walked, and that ends the text."""
+        last = path[len(walked) :]
+        return not self._lost and len(last) == 1 and last[0] in self._ends and self._matcher.may_end()
 
     def _down(self, walked: list[int], path: Path) -> bool:
         """Go on from what is walked to the end of a path; False where it is forbidden, or ends before."""
         if self._lost:
             return False
         for token in path[len(walked) :]:
-            if token in self._ends or not self._matcher.push(token):
+            if token in self._ends:
                 return False
-            walked.append(token)
+            walked.append(token)  # before it is pushed: an interrupt between the two would leave it there
+            if not self._matcher.push(token):
+                walked.pop()
+                return False
         return True
 
     def _back(self, walked: list[int], length: int) -> None:
@@ -90,14 +133,17 @@ class Guide:
         return mask
 
     def forced(self, path: Sequence[int], count: int) -> list[int]:
+        self._wait()
         walked: list[int] = []
         found: list[int] = []
-        alive = self._down(walked, tuple(path))
-        while alive and len(found) < count:
-            ahead = (self._matcher.hint() or self._only(tuple(walked)))[: count - len(found)]
-            alive = bool(ahead) and self._down(walked, (*walked, *ahead))
-            found = walked[len(path) :]
-        self._back(walked, 0)
+        try:
+            alive = self._down(walked, tuple(path))
+            while alive and len(found) < count:
+                ahead = (self._matcher.hint() or self._only(tuple(walked)))[: count - len(found)]
+                alive = bool(ahead) and self._down(walked, (*walked, *ahead))
+                found = walked[len(path) :]
+        finally:
+            self._back(walked, 0)
         return found
 
     def _only(self, path: Path) -> list[int]:
@@ -110,10 +156,12 @@ class Guide:
     @property
     def trouble(self) -> str:
         """Why nothing may follow, where the constraint itself is to blame."""
+        self._wait()
         lost = "the text has left its constraint; simplify the constraint, or report this." if self._lost else ""
         return self._matcher.trouble() or lost
 
     def advance(self, token: int) -> bool:
+        self._wait()
         self._masks = {path[1:]: mask for path, mask in self._masks.items() if path[:1] == (token,)}
         self._lost = self._lost or not self._matcher.push(token)
         self.written += 1
@@ -122,10 +170,10 @@ class Guide:
     @property
     def over(self) -> bool:
         """Whether the text is complete and cannot go on."""
-        mask = self.masks([()])[0]
-        return (
-            not self._lost and self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
-        )
+        if self._lost or not self._matcher.may_end():
+            return False
+        mask = self.masks([()])[0]  # which a matcher may fail to find
+        return self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

@@ -117,7 +117,8 @@ class Shaper:
             name = self.sampling.constraint.name if self.sampling.constraint is not None else ""
             raise RequestError(f"constraint {name!r} has no guide here; ask an engine for a constrained text.")
         ahead = tuple(self.tokens[self.prompt_length + self.guide.written :])
-        return send(~self.guide.masks([(*ahead, *path) for path in rows]), device, torch.bool)
+        masks = self.guide.masks([(*ahead, *path) for path in rows])
+        return send(np.logical_not(masks, out=masks), device, torch.bool)
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)

@@ -469,6 +469,14 @@ class Guide(Protocol):
         """Which tokens may follow what is written and each path [paths, vocab]; none behind a forbidden one."""
         ...
 
+    def foresee(self, paths: Sequence[tuple[int, ...]]) -> None:
+        """Masks behind these paths will be asked for soon: they may be found meanwhile."""
+        ...
+
+    def allows(self, paths: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Whether each path may be written, an end of the text at its end too; cheaper than masks."""
+        ...
+
     def forced(self, path: Sequence[int], count: int) -> list[int]:
         """At most `count` tokens that the constraint leaves no choice about, behind a path."""
         ...

@@ -467,21 +467,29 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
 
 @command.command("schema")
 @click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Over whose tokens.")
+@click.option(
+    "--vocabulary", "vocabularies", multiple=True, metavar="PATH", help="Time masks over it; may be repeated."
+)
 @click.option("--prompts", type=click.IntRange(1), default=50, show_default=True, help="Schemas per set, or its file.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Rounds per greedy text.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Sampled texts per schema.")
 @click.option("--categories", default="own", show_default=True, help="Which sets, with commas.")
+@click.option("--inflate", metavar="SIZE", help="Measure at the cost of a bigger model: 350M, 1B.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @config_options
 @sampling_options
 def schema(**values: Any) -> None:  # noqa: ANN401
     """Measure which schemas and grammars are covered, what masks cost, and what drafts save under them.
 
-    Sets: own; and where their files are present jsonschemabench, json_schema_test_suite, grammars.
+    Sets: own; and where their files are present jsonschemabench, json_schema_test_suite, grammars. A vocabulary is a
+    folder with a tokenizer, or a file of ranks that ends with .tiktoken.gz.
     """
     from forerun.bench import schema as benchmark
     from forerun.bench.report import as_json
 
     categories = [name.strip() for name in values.pop("categories").split(",") if name.strip()]
-    own = {name: values.pop(name) for name in ("tokenizer", "prompts", "data")}
+    names = ("tokenizer", "vocabularies", "prompts", "repeats", "seeds", "inflate", "data")
+    own = {name: values.pop(name) for name in names}
     drafters = values.pop("drafter") or ("grammar", Config.drafter)
     found = benchmark.run(benchmark.Order(categories, drafters=drafters, **own), *split(values))
     benchmark.show(found)

@@ -1,49 +1,32 @@
 """`forerun bench schema`: what JSON schemas and grammars are covered, and what they cost with and without drafts.
 
-Every schema is compiled, and its instances are read token by token as if they were written: a valid one that is refused
-is over-constrained, an invalid one that is let through under-constrained; of those that compile, as what is not
-supported is refused at once (2501.10868). Then the model writes under the first schemas, plain and with drafts.
-Times are those of a whole committed token: the guide goes on, and finds the next mask.
+Coverage is `covered.py`'s, the masks of larger vocabularies are `masks.py`'s. Then the model writes under the project's
+own schemas, plain and with drafts in turn, greedy; and sampled, under some schemas of every set, by seeds.
 Does not: check formats that validators ignore, or ask whether what the model writes is sensible.
 """
 
-import gzip
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib.resources import files
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from forerun.bench import machine
-from forerun.bench.figures import Spread, quantile
-from forerun.bench.workloads import folder_of
-from forerun.build import guides_for, setup_for
-from forerun.config import Config
-from forerun.constraints.contract import Guides
-from forerun.errors import ConfigError, RequestError, unknown
+from forerun.bench import covered, machine, masks
+from forerun.bench.covered import OWN, Row, validator
+from forerun.bench.figures import Spread
+from forerun.bench.speedup import model_facts, open_plain
+from forerun.errors import RequestError
 from forerun.llm import LLM, Result
-from forerun.models.spelling import Speller
-from forerun.models.tokenizer import FolderTokenizer, Tokenizer
-from forerun.models.toy import toy_by_name
-from forerun.types import Constraint, Sampling, Setup
+from forerun.types import Constraint, Sampling
 
-OWN = "own"
-SETS = {  # a file that each has, and all that it is made of
-    "jsonschemabench": ("BFCL.jsonl.gz", "*.jsonl.gz"),
-    "json_schema_test_suite": ("tests/draft2020-12/type.json", "tests/draft2020-12/*.json"),
-    "grammars": ("llama.cpp/json.gbnf", "**/*.*"),
-}
-DIALECTS = {".gbnf": "gbnf", ".ebnf": "gbnf", ".lark": "lark"}
 SPACES = {"free": "true", "none": "false"}  # between values
 PROMPT = "Here is the JSON of a little girl and her dog: "
-_MANY = 12  # rows of the table of refusals
+SAMPLED, LONG = 4, 200  # schemas of every part of a set; tokens of a sampled text
 
 
 @dataclass(frozen=True)
@@ -51,145 +34,32 @@ class Order:
     """What to measure."""
 
     categories: Sequence[str] = (OWN,)
-    prompts: int = 50  # schemas of every set, or of every part of one
+    prompts: int = 50  # schemas of every part of a set
     tokenizer: str = "reference"
+    vocabularies: Sequence[str] = ()  # over which masks are timed: folders, or files of ranks
     drafters: Sequence[str] = ()
     data: Path | None = None
+    repeats: int = 3
+    seeds: int = 1
+    inflate: str | None = None
 
 
-@dataclass(frozen=True)
-class Row:
-    """A constraint, and texts that should be let through or not."""
-
-    constraint: Constraint
-    tests: Sequence[tuple[Any, bool]] = ()
-
-
-@dataclass
-class Found:
-    """What became of one set."""
-
-    rows: int = 0
-    compile_ms: list[float] = field(default_factory=list)
-    mask_us: list[float] = field(default_factory=list)
-    refusals: Counter[str] = field(default_factory=Counter)
-    read: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # valid, let through
-    exact: int = 0  # schemas that compile, and judge every instance rightly
-
-    def figures(self) -> dict[str, Any]:
-        """As the report has it."""
-        valid, invalid = (self.read[kind, True] + self.read[kind, False] for kind in (True, False))
-        return {
-            "schemas": self.rows,
-            "compiled": len(self.compile_ms),
-            "right": self.exact,
-            "valid": valid,
-            "over_constrained": self.read[True, False],
-            "invalid": invalid,
-            "under_constrained": self.read[False, True],
-            "compile_ms": [quantile(self.compile_ms, share) for share in (0.5, 0.99, 1.0)],
-            "mask_us": [quantile(self.mask_us, share) for share in (0.5, 0.99, 1.0)],
-            "tokens": len(self.mask_us),
-            "refusals": dict(self.refusals.most_common(_MANY)),
-        }
-
-
-def load(name: str, count: int, data: Path | None) -> Iterator[Row]:
-    """The first `count` constraints of a set, or of each of its files where they are many in one."""
-    if name == OWN:
-        lines = (files("forerun.bench") / "schemas.jsonl").read_text(encoding="utf-8").split("\n")
-        yield from map(_schema, map(json.loads, filter(None, lines[:count])))
-        return
-    if name not in SETS:
-        raise ConfigError(unknown("forerun bench schema", "set", name, (OWN, *SETS)))
-    probe, pattern = SETS[name]
-    folder = folder_of([f"{name}/{probe}"], data)
-    if folder is None:
-        raise ConfigError(f"set {name!r} is not there; name the folder that holds {name} with --data, or use {OWN!r}.")
-    for path in sorted((folder / name).glob(pattern)):
-        yield from _rows(path, count)
-
-
-def _rows(path: Path, count: int) -> Iterator[Row]:
-    if path.suffix in DIALECTS:
-        yield Row(Constraint(DIALECTS[path.suffix], path.read_text(encoding="utf-8")))
-    elif path.suffix == ".gz":
-        lines = gzip.decompress(path.read_bytes()).decode().split("\n")
-        yield from map(_schema, map(json.loads, filter(None, lines[:count])))
-    elif path.suffix == ".json":
-        yield from map(_schema, json.loads(path.read_text(encoding="utf-8"))[:count])
-
-
-def _schema(row: Mapping[str, Any]) -> Row:
-    tests = [(test["data"], bool(test["valid"])) for test in row["tests"]]
-    return Row(Constraint("json_schema", json.dumps(row["schema"], ensure_ascii=False)), tests)
-
-
-def measure(rows: Iterator[Row], setup: Setup) -> Found:
-    """Compile every constraint, and read its instances."""
-    found = Found()
-    for row in rows:
-        guides, began = guides_for(setup), perf_counter()
-        found.rows += 1
-        try:
-            guides(row.constraint, frozenset(setup.eos))
-        except RequestError as problem:
-            found.refusals[_cause(str(problem))] += 1
-            continue
-        found.compile_ms.append(1e3 * (perf_counter() - began))
-        right = True
-        for value, valid in row.tests:
-            passed = _reads(guides, row.constraint, setup, json.dumps(value, ensure_ascii=False), found.mask_us)
-            found.read[valid, passed] += 1
-            right = right and passed == valid
-        found.exact += right
-    return found
-
-
-def _cause(sentence: str) -> str:
-    """What a refusal says, without what it says of this schema."""
-    inside = sentence.partition("(")[2].rpartition(")")[0] or sentence
-    return inside.partition(":")[0][:60]
-
-
-def _reads(guides: Guides, wish: Constraint, setup: Setup, text: str, times: list[float]) -> bool:
-    """Whether a text may be written, and all of it."""
-    guide = guides(wish, frozenset(setup.eos))
-    for token in setup.open_spelling("").encode(text.encode(errors="replace")):
-        if not guide.masks([()])[0, token]:
-            return False
-        began = perf_counter()
-        guide.advance(token)
-        times.append(1e6 * (perf_counter() - began))
-    return bool(guide.masks([()])[0, list(setup.eos)].all())
-
-
-def vocabulary(tokenizer: str) -> Setup:
-    """What compiles constraints over a tokenizer, without its model."""
-    folder = Path(tokenizer)  # which may hold a tokenizer and no model
-    spoken = FolderTokenizer(folder) if folder.is_dir() else Tokenizer.from_folder(tokenizer)
-    speller = Speller(spoken)
-    blank = setup_for(Config(), toy_by_name("toy:0"))
-    eos = spoken.eos if spoken.eos is not None else spoken.vocab_size  # a token of its own, where there is none
-    size = max(len(speller.pieces), eos + 1)
-    return replace(blank, vocab=size, eos=(eos,), open_spelling=lambda _: speller)
-
-
-def write(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Let the model write under the project's own schemas, plain and with each drafter."""
-    plain = LLM(**{**config, "drafter": "none", "decoder": "autoregressive"})
-    shared = {name: value for name, value in config.items() if name not in ("model", "drafter")}
-    llms = {"plain": plain}
-    llms |= {drafter: LLM(plain.model, plain.tokenizer, **shared, drafter=drafter) for drafter in order.drafters}
-    known = [row.constraint for row in load(OWN, order.prompts, None) if _compiles(plain, row.constraint)]
+def write(order: Order, plain: LLM, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Let the model write under the project's own schemas, plain and with each drafter in turn."""
+    llms: dict[str, LLM] = {"plain": plain} | {drafter: _beside(plain, config, drafter) for drafter in order.drafters}
+    known = [row for row in covered.load(OWN, order.prompts, None) if _compiles(plain, row.constraint)]
     cases: list[dict[str, Any]] = []
     for name, how in SPACES.items():
-        wishes = [replace(wish, name=f"{wish.name}:whitespace={how}") for wish in known]
+        wishes = [Constraint(f"json_schema:whitespace={how}", row.constraint.text) for row in known]
         asked = [Sampling(**{"temperature": 0.0, "max_tokens": 96, **sampling, "constraint": wish}) for wish in wishes]
-        texts = {drafter: _texts(llm, asked) for drafter, llm in llms.items()}
-        wanted = [result.tokens for result in texts["plain"]]
-        cases += [{"spaces": name, "drafter": by, **_told(found, wishes, wanted)} for by, found in texts.items()]
+        texts = _in_turn(llms, asked, order.repeats)
+        cases += [{"spaces": name, "drafter": by, **_told(texts[by], known, texts["plain"])} for by in llms]
     return cases
+
+
+def _beside(plain: LLM, config: Mapping[str, Any], drafter: str) -> LLM:
+    shared = {name: value for name, value in config.items() if name not in ("model", "drafter")}
+    return LLM(plain.model, plain.tokenizer, **shared, drafter=drafter)
 
 
 def _compiles(llm: LLM, wish: Constraint) -> bool:
@@ -200,70 +70,148 @@ def _compiles(llm: LLM, wish: Constraint) -> bool:
     return True
 
 
-def _texts(llm: LLM, asked: Sequence[Sampling]) -> list[Result]:
-    """One after the other, once everything that is made at first use is there."""
-    llm.generate(PROMPT, replace(asked[0], max_tokens=8))
-    return [llm.generate(PROMPT, sampling)[0] for sampling in asked]
+def _in_turn(llms: Mapping[str, LLM], asked: Sequence[Sampling], repeats: int) -> dict[str, list[list[Result]]]:
+    """Every text by everybody, one after the other, and again; once everything that is made at first use is there."""
+    for llm in llms.values():
+        llm.generate(PROMPT, replace(asked[0], max_tokens=8))
+    found: dict[str, list[list[Result]]] = {name: [[] for _ in asked] for name in llms}
+    for i, sampling in [*enumerate(asked)] * repeats:
+        for name, llm in llms.items():
+            found[name][i] += llm.generate(PROMPT, sampling)
+    return found
 
 
-def _told(results: Sequence[Result], wishes: Sequence[Constraint], wanted: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+def _told(texts: Sequence[Sequence[Result]], rows: Sequence[Row], wanted: Sequence[Sequence[Result]]) -> dict[str, Any]:
     """What became of one drafter's texts."""
-    try:
-        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-    except ImportError as problem:
-        raise ConfigError("forerun bench schema judges texts by jsonschema; pip install jsonschema.") from problem
-    complete = [(r, w) for r, w in zip(results, wishes, strict=True) if r.finish_reason == "stop"]
+    results = [some[0] for some in texts]
     tokens, steps = sum(len(r.tokens) for r in results), sum(r.stats.steps for r in results)
+    pairs = [
+        (one, plain) for some, other in zip(texts, wanted, strict=True) for one, plain in zip(some, other, strict=True)
+    ]
     return {
         "texts": len(results),
-        "complete": len(complete),
-        "valid": sum(Draft202012Validator(json.loads(w.text)).is_valid(json.loads(r.text)) for r, w in complete),
-        "as_plain": sum(r.tokens == tokens for r, tokens in zip(results, wanted, strict=True)),
+        **_judged(results, rows),
+        "as_plain": sum(one.tokens == plain.tokens for one, plain in pairs) // len(texts[0]),
         "tokens": tokens,
         "tokens_per_step": tokens / steps,
-        "ms_per_token": asdict(Spread.of([1e3 * r.seconds / len(r.tokens) for r in results])),
+        "ms_per_token": asdict(Spread.of([1e3 * one.seconds / len(one.tokens) for one, _ in pairs])),
+        "ms_per_step": asdict(Spread.of([1e3 * one.seconds / one.stats.steps for one, _ in pairs])),
+        "speedup": asdict(Spread.of([plain.seconds / one.seconds for one, plain in pairs])),
     }
+
+
+def _judged(results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Any]:
+    """Which texts came to their end, and which of these another library finds valid."""
+    ended = [(r, row) for r, row in zip(results, rows, strict=True) if r.finish_reason == "stop"]
+    wrong = [(r, row) for r, row in ended if not validator(row.schema).is_valid(json.loads(r.text))]
+    invalid = [{"text": r.text[:300], "schema": row.constraint.text[:300]} for r, row in wrong]
+    return {"complete": len(ended), "valid": len(ended) - len(wrong), "invalid": invalid}
+
+
+def sample(order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampled texts under schemas of every set, by plain decoding and with drafts in turn."""
+    plain, _ = open_plain(config)
+    drafting = _beside(plain, config, order.drafters[0])
+    rows: list[Row] = []
+    for category in order.categories:
+        for _, part in covered.parts(category, order.prompts, order.data):
+            rows += islice(_writable(part, plain), SAMPLED)
+    asked = [(row, seed) for seed in range(order.seeds) for row in rows]
+    results: list[Result] = []
+    for number, (row, seed) in enumerate(asked):
+        sampling = Sampling(temperature=1.0, max_tokens=LONG, seed=seed, constraint=row.constraint)
+        results += (plain, drafting)[number % 2].generate(PROMPT, sampling)
+    cut = sum(result.finish_reason == "length" for result in results)
+    failed = sum(result.finish_reason == "error" for result in results)
+    return {"texts": len(results), "cut": cut, "failed": failed, **_judged(results, [row for row, _ in asked])}
+
+
+def _writable(rows: Iterator[Row], llm: LLM) -> Iterator[Row]:
+    return (row for row in rows if row.schema is not None and _compiles(llm, row.constraint))
 
 
 def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Every set, then the texts."""
+    """The texts, then every set and every vocabulary."""
+    setup = masks.vocabulary(order.tokenizer)
+    plain, notes = open_plain(config, order.inflate)
+    texts, sampled = write(order, plain, config, sampling), sample(order, config)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    setup = vocabulary(order.tokenizer)
-    texts = write(order, config, sampling)
-    return {
+    found: dict[str, Any] = {
         "title": f"Schemas and grammars over {order.tokenizer} ({setup.vocab} tokens)",
         "benchmark": "schema",
         **machine.circumstances(),
-        "machine": machine.facts(),
-        "notes": [_note(case) for case in texts],
-        "sets": {name: measure(load(name, order.prompts, order.data), setup).figures() for name in order.categories},
+        "machine": {**machine.facts(), "threads": threads},
+        "model": model_facts(plain, order.inflate),
+        "sets": {
+            part: covered.measure(rows, setup).figures()
+            for name in order.categories
+            for part, rows in covered.parts(name, order.prompts, order.data)
+        },
+        "masks": {name: _timed(name, order) for name in order.vocabularies},
         "texts": texts,
+        "sampled": sampled,
     }
+    return {**found, "notes": [*notes, *_notes(found)]}
 
 
-def _note(case: Mapping[str, Any]) -> str:
-    who = f"Own schemas, white space {case['spaces']}, {case['drafter']}: {case['tokens_per_step']:.2f} tokens per step"
-    shares = f"{case['as_plain']} of {case['texts']} texts as plain, {case['valid']} of {case['complete']} complete"
-    return f"{who}, {Spread(**case['ms_per_token']).shown()} ms per token; {shares} ones valid."
+def _timed(name: str, order: Order) -> dict[str, Any]:
+    """What masks cost over one vocabulary."""
+    parts = (part for category in order.categories for _, part in covered.parts(category, order.prompts, order.data))
+    rows = (row for part in parts for row in islice((row for row in part if any(v for _, v in row.tests)), SAMPLED))
+    setup = masks.vocabulary(name)
+    return {"tokens": setup.vocab, **masks.measure(setup, rows).figures()}
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    """What the tables do not say; times are median / 99 % / worst."""
+    for name, case in found["masks"].items():
+        one, draft, left = (case[what] for what in ("one", "draft", "left"))
+        over = f"{draft['over_a_tenth']:.1%} and {left['over_a_tenth']:.1%} of the drafts"
+        yield (
+            f"Masks over {Path(name).name} ({case['tokens']} tokens): {_us(one)} for one, {_us(draft)} for the "
+            f"{masks.NODES + 1} of a draft of {masks.NODES}; {_us(left)} of them are left for the step's own thread "
+            f"where another finds them during the pass. They take more than a tenth of "
+            f"{masks.PASS_MS:.0f} ms at {over}."
+        )
+    for case in found["texts"]:
+        shares = f"{case['as_plain']} of {case['texts']} texts as plain, {case['valid']} of {case['complete']} complete"
+        yield (
+            f"Own schemas, white space {case['spaces']}, {case['drafter']}: {case['tokens_per_step']:.2f} tokens per "
+            f"step, {Spread(**case['speedup']).shown()} times as fast as plain; {shares} ones valid."
+        )
+    case = found["sampled"]
+    yield (
+        f"Sampled: {case['texts']} texts under schemas of every set, {case['valid']} of {case['complete']} complete "
+        f"ones valid; {case['cut']} were cut at {LONG} tokens and {case['failed']} ended with an error."
+    )
+
+
+def _us(case: Mapping[str, Any]) -> str:
+    return " / ".join(f"{us:.0f}" for us in case["us"]) + " µs"
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Two tables for people."""
-    console = Console(width=None if Console().is_terminal else 120, highlight=False)
-    columns = ("set", "compiled", "all right", "over", "under", "compile ms", "mask µs")
+    """Two tables and sentences for people."""
+    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    columns = ("set", "compiled", "llguidance", "all right", "over", "under", "because", "compile ms", "mask µs")
     caption = "over: valid instances refused; under: invalid ones let through; times are median / 99 % / worst"
     table = Table(*columns, title=found["title"], caption=caption, title_justify="left")
     for name, case in found["sets"].items():
         judged = f"{case['over_constrained']}/{case['valid']}", f"{case['under_constrained']}/{case['invalid']}"
+        causes = ", ".join(f"{count} {cause}" for cause, count in case["causes"].items())
         times = ["/".join(f"{value:.{digits}f}" for value in case[key]) for key, digits in _TIMES]
-        table.add_row(name, f"{case['compiled']}/{case['schemas']}", str(case["right"]), *judged, *times)
+        shares = f"{case['compiled']}/{case['schemas']}", str(case["llguidance"]), str(case["right"])
+        table.add_row(name, *shares, *judged, causes, *times)
     console.print(table)
-    table = Table("spaces", "drafter", "complete", "valid", "as plain", "tokens a step", "ms a token")
+    table = Table("spaces", "drafter", "complete", "valid", "as plain", "tokens a step", "ms a step", "over plain")
     for case in found["texts"]:
-        shares = [f"{case[key]}/{case['texts']}" for key in ("complete", "valid", "as_plain")]
-        times = [f"{case['tokens_per_step']:.2f}", Spread(**case["ms_per_token"]).shown(2)]
-        table.add_row(case["spaces"], case["drafter"], *shares, *times)
+        counts = [f"{case[key]}/{case['texts']}" for key in ("complete", "valid", "as_plain")]
+        ratios = [Spread(**case[key]).shown() for key in ("ms_per_step", "speedup")]
+        table.add_row(case["spaces"], case["drafter"], *counts, f"{case['tokens_per_step']:.2f}", *ratios)
     console.print(table)
+    for note in found["notes"]:
+        console.print(note)
 
 
 _TIMES = (("compile_ms", 1), ("mask_us", 0))

@@ -6,6 +6,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ class Guides:
 
     def __init__(self, compiler: Callable[[str], Compiler], vocab: int) -> None:
         self._vocab = vocab
+        self._pool = ThreadPoolExecutor(1, "forerun-masks")  # its thread starts when it is first needed
         self._compiler = lru_cache(maxsize=KEPT)(compiler)
         self._begin = lru_cache(maxsize=KEPT)(self._compiled)
 
@@ -53,7 +55,7 @@ class Guides:
 
     def __call__(self, constraint: Constraint, ends: frozenset[int]) -> Guide:
         """A guide at the start of a text; RequestError where no text can be written."""
-        guide = Guide(self._begin(constraint)(), self._vocab, ends)
+        guide = Guide(self._begin(constraint)(), self._vocab, ends, self._pool)
         if guide.over or not guide.masks([()]).any():
             message = f"constraint {constraint.name!r} lets no text begin that the model's tokens can write"
             raise RequestError(f"{message}; correct {constraint.text!r:.60}.")

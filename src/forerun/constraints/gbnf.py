@@ -3,6 +3,8 @@
 Does not: read what llguidance's own translation to Lark does not know.
 """
 
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,11 +16,13 @@ from forerun.grammars import compiled
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+
 
 class GbnfCompiler(Compiler):
     """Text: the grammar, whose first rule is `root`."""
 
-    facts = Facts()
+    facts = Facts(evidence="docs/results/README.md#schemas")
     example = 'root ::= "a" root "b" | "c"'
 
     @dataclass(frozen=True)
@@ -32,4 +36,14 @@ class GbnfCompiler(Compiler):
 
     def compile(self, text: str) -> Callable[[], Matcher]:
         text = within("gbnf", text, self.options.most)
-        return compiled("gbnf", self.setup, lambda: str(LLMatcher.grammar_from_lark(gbnf_to_lark(text))))
+        spelled = _ESCAPE.sub(_character, text)
+        return compiled("gbnf", self.setup, lambda: str(LLMatcher.grammar_from_lark(gbnf_to_lark(spelled))))
+
+
+def _character(escape: re.Match[str]) -> str:
+    r"""What \u or \U stands for; llguidance's translation writes these without their leading zeros."""
+    digits = escape[1] or escape[2]
+    code = int(digits, 16) if digits else 0
+    if code < 0x80:  # noqa: PLR2004 - ASCII, which may mean something in a grammar
+        return f"\\x{code:02x}" if digits else escape[0]
+    return chr(code) if code <= sys.maxunicode else escape[0]

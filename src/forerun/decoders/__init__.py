@@ -16,5 +16,6 @@ DECODERS = Registry(
         "generative-fusion": "generative_fusion:GenerativeFusionDecoder",
         "exact-extract": "exact_extract:ExactExtractDecoder",
         "asap-gad": "asap_gad:AsapDecoder",
+        "dynamic-beam-allocation": "dynamic_beam_allocation:DynamicBeamAllocationDecoder",
     },
 )

@@ -82,6 +82,10 @@ class Decoder(Member):
         """A new request; what this returns is `seat.state` from now on."""
         return None
 
+    def nodes(self, state: Any) -> int | None:  # noqa: ANN401
+        """Of a decoder that searches: nodes that its next step is for, whatever a planner would guess; else None."""
+        return None
+
     def pause(self, state: Any) -> None:  # noqa: ANN401
         """The request lost its place for a while: give back what is scarce, such as a slot of a reader's cache."""
 
@@ -162,7 +166,8 @@ class FusedDecoder(Decoder):
         for n, i in enumerate(due):
             rows = [outputs[i].logits, *(logits[n] for logits in heard)]
             law, memories[i] = self.fuse(rows, plans[i].draft, seats[i].state.memory)
-            fused[i] = replace(outputs[i], logits=law, **_peaks(law), mass=None)
+            best, peak = (tuple(found.tolist()) for found in reversed(law.max(-1)))
+            fused[i] = replace(outputs[i], logits=law, best=best, peak=peak, mass=None)
         turns = self._judge(seats, plans, fused)
         for n, i in enumerate(due):
             pending = len(seats[i].pending)
@@ -181,9 +186,3 @@ class FusedDecoder(Decoder):
         for i, turn in zip(sound, judged, strict=True):
             turns[i] = turn
         return turns
-
-
-def _peaks(logits: torch.Tensor) -> dict[str, Any]:
-    """What an `Output` says of its rows."""
-    best = logits.max(-1)
-    return {"best": tuple(best.indices.tolist()), "peak": tuple(best.values.tolist())}

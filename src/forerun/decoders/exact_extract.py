@@ -97,13 +97,15 @@ class ExactExtractDecoder(Decoder):
 
     @dataclass(frozen=True)
     class Options:
-        """`longest`: tokens of a span; the planner's budget must hold them, as in planner=fixed:nodes=32."""
+        """`longest`: tokens of a span; `nodes` of a step, whatever the planner is: spans must fit."""
 
         longest: int = 32
+        nodes: int = 32
 
         def __post_init__(self) -> None:
-            if self.longest < 1:
-                raise ConfigError(f"decoder 'exact-extract': longest is {self.longest}; give 1 or more.")
+            if not 1 <= self.longest <= self.nodes:
+                given = f"longest is {self.longest} and nodes are {self.nodes}"
+                raise ConfigError(f"decoder 'exact-extract': {given}; give 1 or more, and as many nodes.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, replace(parts, far=False)
@@ -120,6 +122,9 @@ class ExactExtractDecoder(Decoder):
         room = self.parts.setup.context_length - len(prompt)
         limit, longest = min(sampling.max_tokens or room, room), self.options.longest
         return Hunt(prompt, ends, limit, longest, [(0.0, ())] if ends or limit <= longest else [])
+
+    def nodes(self, state: Hunt) -> int:
+        return 0 if state.over else self.options.nodes
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         return [self.inner.work(seat, seat.state.ask(seat.budget if seat.last else -1)) for seat in seats]
@@ -141,8 +146,8 @@ class ExactExtractDecoder(Decoder):
         hunt.waited = 0 if hunt.asked else hunt.waited + 1
         if hunt.waited > _PATIENCE:
             need = len(hunt.unread[0][1])
-            message = f"decoder 'exact-extract' has a span of {need} tokens to read and a budget of {seat.budget}"
-            return Turn((), (), error=f"{message}; use planner='fixed:nodes={need}' and room in max_step_tokens.")
+            message = f"decoder 'exact-extract' has a span of {need} tokens to read and room for {seat.budget}"
+            return Turn((), (), error=f"{message}; raise max_step_tokens or the cache's size, or lower longest.")
         return Turn((), tuple(range(len(seat.pending) - 1)))  # the last token is read again beside the next spans
 
     def _read(self, hunt: Hunt, seat: Seat, plan: Plan, output: Output) -> None:

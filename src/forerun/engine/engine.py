@@ -22,6 +22,7 @@ from forerun.engine.text import Detokenizer, StopFinder
 from forerun.errors import ForerunError, RequestError
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
+from forerun.sampling import path_to
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
 from forerun.types import Context, Event, Output, Sampling, Turn
 
@@ -144,6 +145,7 @@ class Engine:
             return self._say()
         plans = self.members.decoder.plan(seats)
         running = self.clock()
+        _foresee(seats, plans)
         try:
             outputs = self._run(plans)
         except Exception as problem:  # noqa: BLE001 - the requests of this pass end with an error, the engine lives
@@ -197,7 +199,7 @@ class Engine:
         self.members.scheduler.moved(tokens, seconds)
 
     def _candidate(self, r: Request) -> Candidate:
-        asked = r.limit, r.scope, r.priority, r.pace, r.arrived
+        asked = r.limit, r.scope, r.priority, r.pace, r.arrived, r.stats.drafted / max(r.stats.steps, 1)
         return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked)
 
     def _running(self) -> list[Candidate]:
@@ -210,16 +212,13 @@ class Engine:
         return self.members.scheduler.pick(running, self.limits.max_step_tokens, now) if running else []
 
     def _seat(self, picks: Sequence[Pick], now: float) -> list[Seat]:
-        """Budgets from the planner, memory from the cache; who finds no memory waits."""
+        """Budgets from planner or decoder, memory from the cache; who finds no memory waits."""
         chosen = [(self.requests[p.id], p.count) for p in picks]
         ready = [r for r, count in chosen if count == r.pending]
-        room = self.limits.max_step_tokens - sum(count for _, count in chosen)
-        contexts = [r.context for r in ready if r.context is not None]
-        shares = dict(zip([r.id for r in ready], self.members.planner.share(contexts, room), strict=True))
+        budgets = self._budgets(ready, self.limits.max_step_tokens - sum(count for _, count in chosen))
         seats: list[Seat] = []
         for request, count in chosen:
-            last = count == request.pending
-            budget = max(0, min(shares.get(request.id, 0), request.limit - request.written - 1))
+            last, budget = count == request.pending, budgets.get(request.id, 0)
             granted = self._reserve(request, count, budget, now) if request.slot is not None else None
             if granted is None or request.slot is None or request.context is None:
                 continue
@@ -227,6 +226,17 @@ class Engine:
             seats.append(Seat(request.context, request.slot, pending, last, granted, request.state))
             request.rng.begin(request.stats.steps, len(request.tokens))
         return [s for s in seats if s.context.id in self.requests and self.requests[s.context.id].slot == s.slot]
+
+    def _budgets(self, ready: Sequence[Request], room: int) -> dict[int, int]:
+        """Nodes for each request: those that its decoder's search is for, or else the planner's share."""
+        shares = self.members.planner.share([r.context for r in ready if r.context is not None], room)
+        budgets = dict[int, int]()
+        for r, share in zip(ready, shares, strict=True):
+            wish = self.members.decoder.nodes(r.state)
+            guessed = min(share, r.limit - r.written - 1)
+            searched = min(wish or 0, room // len(ready), self.limits.context_length - len(r.tokens))
+            budgets[r.id] = max(0, guessed if wish is None else searched)
+        return budgets
 
     def _reserve(self, request: Request, count: int, budget: int, now: float) -> int | None:
         """The budget that memory allows; None where not even the pending tokens fit and the request must wait."""
@@ -353,6 +363,13 @@ class Engine:
         self.stats.run_time += committing - running
         self.stats.commit_time += emitting - committing
         self.stats.other_time += (planning - began) + (self.clock() - emitting)
+
+
+def _foresee(seats: Sequence[Seat], plans: Sequence[Plan]) -> None:
+    """Let constraints find what the rows of this pass will be judged by, while it runs."""
+    for seat, plan in zip(seats, plans, strict=True):
+        if seat.last and seat.context.guide is not None:
+            seat.context.guide.foresee([path_to(plan.draft, node) for node in range(-1, len(plan.draft))])
 
 
 def _rows(plans: Sequence[Plan]) -> int:

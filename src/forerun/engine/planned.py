@@ -35,8 +35,7 @@ class Planned(Drafter):
 
 
 def _possible(context: Context, draft: Draft) -> Draft:
-    """The draft without what the request's constraint forbids; these masks are asked for again by the target's rows."""
+    """The draft without what the request's constraint forbids."""
     if context.guide is None or not draft.tokens:
         return draft
-    masks = context.guide.masks([path_to(draft, parent) for parent in draft.parents])
-    return draft.possible(masks[range(len(draft)), draft.tokens].tolist())
+    return draft.possible(context.guide.allows([path_to(draft, node) for node in range(len(draft))]))

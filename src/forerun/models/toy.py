@@ -99,7 +99,7 @@ class ToyModel(Model):
 
 def toy_by_name(name: str) -> ToyModel:
     """`toy:SEED`, `toy:SEED:VOCAB`, or `toy:SEED:WORDS` with what its tokens write, as in toy:0:a+b+ab."""
-    parts = name.split(":")[1:]
+    parts = name.split(":", 2)[1:]  # words may have colons
     words = tuple(parts.pop().split("+")) if len(parts) == 2 and "+" in parts[1] else ()  # noqa: PLR2004
     sound = all(part.isdecimal() and len(part) < 10 for part in parts) and len(set(words) - {""}) == len(words)  # noqa: PLR2004
     if not 1 <= len(parts) <= 2 or not sound:  # noqa: PLR2004

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.schedulers.contract import Candidate, Pick, Scheduler, in_order
+from forerun.schedulers.contract import Candidate, DueScheduler
 from forerun.types import Facts, Setup
 
 
-class AndesQoeScheduler(Scheduler):
+class AndesQoeScheduler(DueScheduler):
     """Decodes first; slots and prompts go by when the next token is due, memory by arrival."""
 
     facts = Facts(
@@ -39,19 +39,14 @@ class AndesQoeScheduler(Scheduler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.slots = options, setup.max_requests
 
-    def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
-        return [c.id for c in sorted(waiting, key=self._due)]
-
-    def pick(self, running: Sequence[Candidate], room: int, now: float) -> list[Pick]:
-        return in_order(sorted(running, key=lambda c: (not c.decoding, self._due(c))), room)
-
     def yielding(self, running: Sequence[Candidate], waiting: Sequence[Candidate], now: float) -> list[int]:
         if len(running) < self.slots or not waiting:
             return []
-        ahead, behind = max(running, key=self._due), min(waiting, key=self._due)
-        late = self._due(behind)[0] <= now
-        return [ahead.id] if late and self._due(ahead)[0] > now + self.options.lead else []
+        ahead, behind = max(running, key=self.due), min(waiting, key=self.due)
+        late = self.due(behind)[0] <= now
+        return [ahead.id] if late and self.due(ahead)[0] > now + self.options.lead else []
 
-    def _due(self, c: Candidate) -> tuple[float, int]:
+    def due(self, candidate: Candidate) -> tuple[float, int]:
         """When the reader wants the next token."""
+        c = candidate
         return c.arrived + self.options.first + c.written / (c.pace or self.options.pace), c.arrival

@@ -6,7 +6,7 @@ Does not: see texts or drafts. Times are seconds on the engine's clock.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from forerun.member import Member
 from forerun.types import Setup
@@ -26,6 +26,7 @@ class Candidate(NamedTuple):
     priority: int = 0  # the lower the sooner
     pace: float = 0.0  # tokens per second that are read; 0: not said
     arrived: float = 0.0
+    drafted: float = 0.0  # nodes in each of its steps so far, on average
 
     @property
     def decoding(self) -> bool:
@@ -80,6 +81,22 @@ class Scheduler(Member):
 
     def ended(self, candidate: Candidate) -> None:
         """A request as it was when it finished, failed or was aborted."""
+
+
+class DueScheduler(Scheduler):
+    """Lifts a time by which every request is due: slots go by it, and steps, decodes before prompts."""
+
+    @abstractmethod
+    def due(self, candidate: Candidate) -> tuple[float, int]:
+        """When, and the order of those that are due together."""
+
+    @final
+    def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
+        return [c.id for c in sorted(waiting, key=self.due)]
+
+    @final
+    def pick(self, running: Sequence[Candidate], room: int, now: float) -> list[Pick]:
+        return in_order(sorted(running, key=lambda c: (not c.decoding, self.due(c))), room)
 
 
 def in_order(candidates: Sequence[Candidate], room: int) -> list[Pick]:

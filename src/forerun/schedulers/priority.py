@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.errors import ConfigError
-from forerun.schedulers.contract import Candidate, Pick, Scheduler, in_order
+from forerun.schedulers.contract import Candidate, DueScheduler
 from forerun.types import Facts, Setup
 
 
-class PriorityScheduler(Scheduler):
+class PriorityScheduler(DueScheduler):
     """Decodes first, then prompts, each by priority and age."""
 
     facts = Facts(stall_free=True, evidence="docs/results/README.md#schedulers")
@@ -36,21 +36,15 @@ class PriorityScheduler(Scheduler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.slots = options, setup.max_requests
 
-    def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
-        return [c.id for c in sorted(waiting, key=self._due)]
-
-    def pick(self, running: Sequence[Candidate], room: int, now: float) -> list[Pick]:
-        return in_order(sorted(running, key=lambda c: (not c.decoding, self._due(c))), room)
-
     def yielding(self, running: Sequence[Candidate], waiting: Sequence[Candidate], now: float) -> list[int]:
         if not self.options.takes or len(running) < self.slots:
             return []
-        last, first = max(running, key=self._due), min(waiting, key=self._due)
-        return [last.id] if first.priority < last.priority and self._due(first) < self._due(last) else []
+        last, first = max(running, key=self.due), min(waiting, key=self.due)
+        return [last.id] if first.priority < last.priority and self.due(first) < self.due(last) else []
 
     def victim(self, running: Sequence[Candidate], now: float) -> int:
-        return max(running, key=self._due).id
+        return max(running, key=self.due).id
 
-    def _due(self, c: Candidate) -> tuple[float, int]:
+    def due(self, candidate: Candidate) -> tuple[float, int]:
         """When it would have come if all were alike."""
-        return c.arrived + self.options.patience * c.priority, c.arrival
+        return candidate.arrived + self.options.patience * candidate.priority, candidate.arrival

@@ -1,11 +1,13 @@
 """Stall-free batching: decodes always run, and prompts fill what is left of a step's time (Sarathi-Serve, 2403.02310).
 
-How many tokens that is follows from what passes cost on this machine, with the context that the step reads.
-Does not: count drafts, which take what room the step has left; align chunks to a kernel's tiles.
+How many tokens that is follows from what passes cost on this machine, with the context that the step reads. A decode
+counts with as many drafted nodes as it had in its steps so far.
+Does not: know what the planner will give; align chunks to a kernel's tiles.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from forerun.errors import ConfigError
 from forerun.schedulers.contract import Candidate, Pick, Scheduler, in_order
@@ -48,8 +50,8 @@ class SarathiScheduler(Scheduler):
         prompts = [c for c in running if not c.decoding]
         left = room - len(decodes)
         if prompts and left > 0:
-            context = sum(c.held for c in running)
-            left = min(left, max(self.options.least, self._rows(context, len(running), room) - len(decodes)))
+            context, verified = sum(c.held for c in running), len(decodes) + ceil(sum(c.drafted for c in decodes))
+            left = min(left, max(self.options.least, self._rows(context, len(running), room) - verified))
         by_age = sorted(decodes, key=lambda c: c.arrival)
         return in_order(by_age, room) + in_order(sorted(prompts, key=lambda c: c.arrival), left)
 

@@ -123,3 +123,30 @@ def test_nothing_follows_a_committed_token_that_is_forbidden():
 @pytest.mark.parametrize("text", ["ab", '["ab"]', ' ["ab", "c"]'])
 def test_lists_are_written_with_commas_or_as_json(text):
     assert reads(Constraint("choice", text), [3]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "tokens"),
+    [
+        (r'root ::= "\u00e9" [\u0061-\u0062] "b"', [6, 0, 1]),
+        (r'root ::= [\U000000E0-\U0010FFFF] "\x61"', [6, 0]),
+        (r'root ::= "a\\" | [\\] "u00e9" | "ab"', [0, 1]),
+    ],
+)
+def test_escapes_of_gbnf_are_characters(grammar, tokens):
+    count, complete = reads(Constraint("gbnf", grammar), tokens)
+    assert count == len(tokens)
+    assert complete
+    assert reads(Constraint("gbnf", grammar), [7])[0] == 0
+
+
+def test_beside_a_reference_of_an_early_draft_nothing_counts():
+    schema = {"$ref": "#/definitions/a", "maximum": 5, "definitions": {"a": {"type": "integer", "enum": [12, 3]}}}
+    digits = guides_for(setup_for(Config(), ToyModel(words=("1", "2", "3"))))
+
+    def first(schema):
+        return digits(Constraint("json_schema", json.dumps(schema)), frozenset()).masks([()])[0].tolist()
+
+    assert first(schema) == [False, False, True]
+    assert first({**schema, "$schema": "http://json-schema.org/draft-07/schema#"}) == [True, False, True]
+    assert first(True) == [True, True, True]

@@ -42,10 +42,10 @@ def best(model, prompt, sampling, longest=4):
     return max(found, key=found.get)
 
 
-@pytest.mark.parametrize("nodes", [5, 9])
+@pytest.mark.parametrize(("nodes", "planner"), [(5, "fixed"), (9, "auto"), (9, "fixed:nodes=0")])
 @pytest.mark.parametrize("how", SAMPLINGS)
 @pytest.mark.parametrize("prompt", PROMPTS, ids=str)
-def test_the_answer_is_the_most_probable_span(prompt, how, nodes):
+def test_the_answer_is_the_most_probable_span(prompt, how, nodes, planner):
     sampling = SAMPLINGS[how]
     if how == "cut" and len(prompt) < 3:
         sampling = SAMPLINGS["plain"]
@@ -53,7 +53,7 @@ def test_the_answer_is_the_most_probable_span(prompt, how, nodes):
         pytest.skip("no span can be an answer")
     for seed in range(2):
         model = ToyModel(4, seed, eos=(EOS,))
-        toy = Toy(decoder=DECODER, planner=f"fixed:nodes={nodes}", model=model)
+        toy = Toy(decoder=f"{DECODER},nodes={nodes}", planner=planner, model=model)
         (text,) = toy.build().write([Ask(prompt, replace(sampling, seed=seed))])
         assert text.tokens == best(model, prompt, sampling), (seed, text)
         assert text.error is None
@@ -85,7 +85,7 @@ def test_company_memory_and_budgets_do_not_matter():
 
 def test_most_spans_are_never_read():
     model, prompt = ToyModel(4, 2, eos=(EOS,)), (0, 1, 2, 2, 1, 0, 1, 1, 0, 2, 0, 0)
-    rig = Toy(decoder=DECODER, planner="fixed:nodes=4", model=model).build()
+    rig = Toy(decoder=f"{DECODER},nodes=4", model=model).build()
     number = rig.add(Ask(prompt, SAMPLINGS["plain"]))
     rig.finish()
     assert rig.text(number).tokens == best(model, prompt, SAMPLINGS["plain"])
@@ -93,9 +93,9 @@ def test_most_spans_are_never_read():
 
 
 def test_a_budget_that_is_too_small_for_a_span_is_said():
-    text = Toy(decoder=DECODER, planner="fixed:nodes=0", model=ToyModel(4, 1, eos=(EOS,))).build()
+    text = Toy(decoder=DECODER, model=ToyModel(4, 1, eos=(EOS,))).resized(max_step_tokens=1).build()
     (found,) = text.write([Ask((0, 1, 2, 0, 1), SAMPLINGS["plain"])])
-    assert "planner='fixed:nodes=1'" in (found.error or "")
+    assert "raise max_step_tokens" in (found.error or "")
 
 
 def test_log_probabilities_are_those_of_the_answers_own_places():

@@ -9,8 +9,8 @@ from forerun.config import choose
 from forerun.errors import ConfigError
 from forerun.schedulers import SCHEDULERS, fair
 from forerun.schedulers.contract import Candidate
-from forerun.testing import Toy
-from forerun.types import Costs
+from forerun.testing import Ask, BushyDrafter, Toy
+from forerun.types import Costs, Sampling
 
 COSTS = Costs(
     (1, 100), (1.0, 10.9), (0.001, 0.001), 0
@@ -42,6 +42,24 @@ def test_sarathi_fills_a_step_up_to_its_target():
     assert COSTS.of(rows, 198, 3) <= 4.0 < COSTS.of(rows + 1, 198, 3)
     assert counts(opened("sarathi:step_ms=1,least=7").pick([*decodes, long], 512, 0.0))[2] == 7
     assert counts(opened("sarathi:step_ms=1").pick([*decodes, long], 2, 0.0)) == {0: 1, 1: 1}
+
+
+def test_sarathi_leaves_room_for_the_drafts_of_decodes():
+    decodes = [request(i, prompt=(0,) * 100, drafted=4.5) for i in range(2)]
+    long = request(2, pending=500, prompt=(0,) * 500)
+    picks = opened("sarathi:step_ms=4000,least=1").pick([*decodes, long], 512, 0.0)
+    plain = opened("sarathi:step_ms=4000,least=1").pick([*(c._replace(drafted=0) for c in decodes), long], 512, 0.0)
+    assert counts(picks) == counts(plain) | {2: counts(plain)[2] - 9}
+
+
+def test_the_engine_says_how_much_a_request_drafts():
+    rig = Toy(drafter=BushyDrafter, scheduler="sarathi").build()
+    rig.add(Ask((0, 1, 2), Sampling(max_tokens=12, seed=0)))
+    rig.step()
+    rig.step()
+    (candidate,) = rig.engine._running()
+    (request,) = rig.engine.requests.values()
+    assert candidate.drafted == request.stats.drafted / request.stats.steps > 0
 
 
 def test_splitfuse_cuts_long_prompts_and_composes_short_ones():

@@ -1,0 +1,181 @@
+"""Random schemas under random drafts: a guide stands where a fresh one stands that read the committed tokens alone.
+
+Drafts hold what is forbidden, and ends with more behind them; requests lose their place; walks are interrupted.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.build import guides_for, setup_for
+from forerun.config import Config
+from forerun.drafters.contract import SoloDrafter
+from forerun.models.toy import ToyModel
+from forerun.testing import Ask, Toy
+from forerun.types import Constraint, Draft, Facts, Sampling
+
+WORDS = (*'{}[]":,-. 019ab\n', '{"', '":', "tr", "ue", "true", "null", "1.", "<end>")
+EOS, STEPS, MOST = len(WORDS) - 1, 2000, 24
+MODEL = ToyModel(words=WORDS, eos=(EOS,), seed=3)
+GUIDES = guides_for(setup_for(Config(), MODEL))
+LEAVES = st.sampled_from(
+    [
+        *({"type": kind} for kind in ("boolean", "null", "integer", "number")),
+        {"type": "string", "maxLength": 3},
+        {"enum": [1, "a", None]},
+        {"type": "integer", "minimum": 0, "maximum": 19},
+    ]
+)
+
+
+def holding(inner):
+    objects = st.dictionaries(st.sampled_from("ab"), inner, min_size=1).map(
+        lambda p: {"type": "object", "properties": p, "required": [*p], "additionalProperties": False}
+    )
+    arrays = inner.map(lambda item: {"type": "array", "items": item, "maxItems": 2})
+    return objects | arrays | st.lists(inner, min_size=2, max_size=2).map(lambda some: {"anyOf": some})
+
+
+SCHEMAS = st.recursive(LEAVES, holding, max_leaves=4)
+
+
+class Scattered(SoloDrafter):
+    """Trees of random tokens, half of them such as the constraint allows; ends are followed like any other."""
+
+    facts = Facts()
+
+    @dataclass(frozen=True)
+    class Options:
+        """At most `width` nodes."""
+
+        width: int = 7
+
+    def __init__(self, options, setup):
+        self.options, self.vocab = options, setup.vocab
+
+    def propose_one(self, context, budget):
+        rng = np.random.default_rng((context.id, len(context.tokens)))
+        paths, parents = [()], []
+        while len(parents) < min(budget, self.options.width):
+            parent = int(rng.integers(len(paths)))
+            allowed = np.flatnonzero(context.guide.masks([paths[parent]])[0])
+            some = allowed if len(allowed) and rng.random() < 0.5 else np.arange(self.vocab)
+            path = (*paths[parent], int(rng.choice(some)))
+            if path in paths:
+                break
+            paths.append(path)
+            parents.append(parent - 1)
+        return Draft(tuple(path[-1] for path in paths[1:]), tuple(parents), source="scattered")
+
+
+def fresh(wish, tokens, ends=frozenset({EOS})):
+    guide = GUIDES(wish, ends)
+    for token in tokens:
+        guide.advance(token)
+    return guide
+
+
+def same(guide, other):
+    """Whether both stand at the same place, as far as masks tell, and beginnings of what may follow."""
+    paths = [(), *((token,) for token in range(len(WORDS)))]
+    return (
+        np.array_equal(guide.masks(paths), other.masks(paths))
+        and guide._matcher.may_end() == other._matcher.may_end()
+        and guide.written == other.written
+        and not guide.trouble
+    )
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "judged"])
+def test_a_guide_knows_committed_tokens_alone(cut, monkeypatch):
+    if not cut:
+        monkeypatch.setattr(Draft, "possible", lambda draft, _: draft)
+    toy = Toy(drafter=Scattered, model=MODEL, planner="fixed:nodes=7", cache="paged:block_size=4,blocks=9")
+    told = dict.fromkeys(("steps", "drafted", "preempted", "complete"), 0)
+    numbers = count()
+
+    @settings(max_examples=30)
+    @given(st.lists(SCHEMAS, min_size=3, max_size=3), st.sampled_from([0.0, 1.0]))
+    def write(schemas, temperature):
+        rig = toy.build()
+        wishes = [Constraint("json_schema", json.dumps(schema)) for schema in schemas]
+        asked = [Sampling(temperature=temperature, max_tokens=MOST, constraint=wish) for wish in wishes]
+        rig_numbers = [rig.add(Ask((0, 1), replace(one, seed=next(numbers)))) for one in asked]
+        while rig.engine.busy:
+            rig.step()
+            told["steps"] += len(rig.engine.requests)
+            for request in rig.engine.requests.values():
+                written = request.tokens[request.prompt_length :]
+                assert same(request.guide, fresh(request.sampling.constraint, written))
+        told["preempted"] += rig.engine.stats.preemptions
+        for number, schema in zip(rig_numbers, schemas, strict=True):
+            text = rig.text(number)
+            told["drafted"] += sum(len(event.draft or ()) for event in rig.said[number])
+            assert text.error is None
+            if text.finish_reason == "stop":
+                told["complete"] += 1
+                written = "".join(WORDS[token] for token in text.tokens if token != EOS)
+                jsonschema.validate(json.loads(written), schema)
+
+    while told["steps"] < STEPS / 2:
+        write()
+    assert told["drafted"] > told["steps"]
+    assert told["preempted"] > 10, told
+    assert told["complete"] > 10
+
+
+class HaltError(Exception):
+    """What a watchdog raises inside a walk."""
+
+
+@given(SCHEMAS, st.randoms(use_true_random=False))
+def test_looking_ahead_changes_nothing(schema, random):
+    """Whatever is asked, on which thread and how far a walk came."""
+    wish, text = Constraint("json_schema", json.dumps(schema)), list[int]()
+    guide = GUIDES(wish, frozenset({EOS}))
+    for _ in range(8):
+        paths = [tuple(random.choices(range(len(WORDS)), k=random.randrange(4))) for _ in range(6)]
+        paths += [(int(token), *path) for token in np.flatnonzero(guide.masks([()])[0])[:3] for path in paths[:3]]
+        other = fresh(wish, text)
+        guide.foresee(paths)
+        if random.random() < 0.5:
+            interrupted(guide, paths, random.randrange(6))
+        wanted = {path: bool(path) and bool(other.masks([path[:-1]])[0, path[-1]]) for path in paths if path}
+        assert guide.allows(list(wanted)) == list(wanted.values())
+        assert np.array_equal(guide.masks(paths), other.masks(paths))
+        forced = guide.forced((), 4)
+        assert forced == other.forced((), 4)
+        assert not forced or guide.allows([tuple(forced)]) == [True]
+        choices = [t for t in np.flatnonzero(guide.masks([()])[0]).tolist() if t != EOS]
+        if not choices:
+            return
+        text.append(random.choice(choices))
+        assert guide.advance(text[-1]) == other.advance(text[-1])
+
+
+def interrupted(guide, paths, after):
+    """A walk that ends with an exception behind so many pushes."""
+    matcher = guide._matcher
+    push, left = matcher.push, [after]
+
+    def halting(token):
+        taken = push(token)
+        left[0] -= 1
+        if left[0] < 0 and taken:
+            raise HaltError
+        return taken
+
+    guide.masks([()])  # what runs on the other thread is done
+    matcher.push = halting
+    for ask in (guide.allows, guide.masks, lambda some: guide.forced(some[-1], 4)):
+        left[0] = after
+        with suppress(HaltError):
+            ask([(*path, 0) for path in paths])
+    del matcher.push
