@@ -10,6 +10,7 @@ from time import perf_counter
 from traceback import format_tb
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.server.refusal import broken
@@ -40,6 +41,8 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, stamped)
+        except ClientDisconnect:
+            pass  # in the midst of his request; the line below says so
         except Exception as problem:
             where = "".join(format_tb(problem.__traceback__))  # not what it says: that may quote a request
             _LOG.error("%s failed with %s\n%s", name, type(problem).__name__, where)
