@@ -13,7 +13,7 @@ from forerun.engine.guard import _watch
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
-from forerun.types import Dist, Draft, Facts, PassOutput, Sampling
+from forerun.types import Constraint, Dist, Draft, Facts, PassOutput, Sampling
 
 V = 5
 MODEL = ToyModel(V, 3)
@@ -172,7 +172,7 @@ class Poisoned(Model):
     """A toy whose logits after one token are not numbers; the model of one request in a batch, so to speak."""
 
     def __init__(self, inner, token, value):
-        self.inner, self.info, self.token, self.value = inner, inner.info, token, value
+        self.inner, self.info, self.words, self.token, self.value = inner, inner.info, inner.words, token, value
 
     def forward(self, work, cache):
         output = self.inner.forward(work, cache)
@@ -182,7 +182,12 @@ class Poisoned(Model):
 
 
 POISON = V - 1
-KINDS = {"greedy": {"temperature": 0}, "sampled": {}, "shaped": {"top_k": 3, "repetition_penalty": 1.2}}
+KINDS = {
+    "greedy": {"temperature": 0},
+    "sampled": {},
+    "shaped": {"top_k": 3, "repetition_penalty": 1.2},
+    "grammar": {"constraint": Constraint("regex", "([ab][cd]|[cd][ab])*")},
+}
 
 
 @pytest.mark.parametrize("cache", CACHES)
