@@ -218,6 +218,18 @@ def test_a_broken_row_ends_its_own_request_only(kind, value, drafter, cache):
     rig.engine.cache.check()
 
 
+def test_what_a_broken_pass_wrote_is_not_found():
+    """The same prompt again, and a longer one: nothing of the pass that failed lies in the cache for others to read."""
+    prompt = (0, 1, 2, 0, 1, 2, 0, 1, POISON)
+    rig = Toy(cache="paged:block_size=4", model=Poisoned(MODEL, POISON, float("nan")), config=SIZES).build()
+    (first,) = rig.write([Ask(prompt, Sampling(max_tokens=2, seed=1))])
+    assert first.finish_reason == "error"
+    allowed = Sampling(max_tokens=2, seed=1, allowed_tokens=(0, 1))
+    _, again = rig.write([Ask(prompt, allowed), Ask(prompt[:-1], allowed)])
+    assert [rig.said[number][-1].stats.cached for number in (1, 2)] == [0, 0]
+    assert again.finish_reason == "length"
+
+
 def test_a_row_that_breaks_later_keeps_what_was_written():
     rig = Toy(model=Poisoned(MODEL, POISON, float("nan"))).build()
     texts = rig.write([Ask((0,), Sampling(seed=seed, max_tokens=40)) for seed in range(8)])
