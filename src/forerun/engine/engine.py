@@ -334,15 +334,14 @@ class Engine:
 
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
-        candidate, state = self._candidate(request), request.state
+        candidate = self._candidate(request)
         self._unseat(request)  # while the request can still be found: what fails here is tried again
         del self.requests[request.id]
         if request.context is not None:
             self.members.drafter.stop(request.context)
-            self._despite(self.members.decoder.stop, state)
+            self._despite(self.members.decoder.stop, request.state)
         self._despite(self.members.scheduler.ended, candidate)
-        text = (self._despite(request.flush) or "") if event is None else ""
-        event = event or Event(request.id, (), text)
+        event = event or Event(request.id, (), self._despite(request.flush) or "")
         return replace(event, finish_reason=reason, error=request.error, time=self.clock(), stats=request.stats)
 
     def _despite(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - passes through
