@@ -393,6 +393,13 @@ def idle_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def soak_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per kind of client, and one of all."""
+    counts = [(kind, str(c["requests"]), str(c["wrong"])) for kind, c in report["kinds"].items()]
+    wrong = sum(c["wrong"] for c in report["kinds"].values())
+    return [*counts, ("all", str(report["requests"]), str(wrong))]
+
+
 def schema_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per set: coverage, then median, 99 % and worst of the times."""
     return [
@@ -475,6 +482,7 @@ TABLES = {
     "stores": (STORES, store_rows),
     "idle": (IDLE, idle_rows),
     "schema": (SCHEMA, schema_rows),
+    "soak": (("kind of client", "requests", "answered wrongly"), soak_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),
     "speed-up": (SPEED, speed_rows),

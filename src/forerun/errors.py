@@ -11,6 +11,8 @@ ForerunError
 
 import difflib
 from collections.abc import Iterable
+from logging import Logger
+from traceback import format_tb
 
 
 class ForerunError(Exception):
@@ -48,3 +50,9 @@ def unknown(subject: str, noun: str, got: str, known: Iterable[str]) -> str:
     hint = f"; did you mean {near[0]!r}?" if near else "."
     listing = f" {noun.capitalize()}s: {', '.join(names)}." if names else f" It has no {noun}s."
     return f"{subject} has no {noun} {got!r}{hint}{listing}"
+
+
+def log_bug(log: Logger, what: str, problem: BaseException) -> None:
+    """Where something unforeseen was raised; what it says, which may quote a request, at the level DEBUG only."""
+    log.error("%s with %s\n%s", what, type(problem).__name__, "".join(format_tb(problem.__traceback__)))
+    log.debug("%s: %s", what, problem)

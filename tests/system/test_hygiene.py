@@ -61,9 +61,15 @@ def unsafe_call(node: ast.Call, aliases: dict[str, str]) -> Iterator[str]:
     name = dotted(node.func, aliases).removeprefix("builtins.")
     if name in LOADERS:
         yield f"line {node.lineno}: {name} runs what it reads; use {LOADERS[name]}"
+    if name.endswith(".from_pretrained") and not any(_is_local(keyword) for keyword in node.keywords):
+        yield f"line {node.lineno}: a model that is not there is fetched; say local_files_only=True"
     for keyword in node.keywords:
         if keyword.arg in DANGEROUS_WHEN_TRUE and not is_false(keyword.value):
             yield f"line {node.lineno}: {keyword.arg} lets data run code"
+
+
+def _is_local(keyword: ast.keyword) -> bool:
+    return keyword.arg == "local_files_only" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
 
 
 def swallows(node: ast.ExceptHandler) -> Iterator[str]:
@@ -109,7 +115,9 @@ def test_no_door_for_code_and_no_swallowed_error(path):
         "import yaml\nyaml.load(f)",
         "eval('1')",
         "exec(text)",
-        "AutoModel.from_pretrained(p, trust_remote_code=True)",
+        "AutoModel.from_pretrained(p, trust_remote_code=True, local_files_only=True)",
+        "AutoModel.from_pretrained(p)",
+        "AutoModel.from_pretrained(p, local_files_only=False)",
         "subprocess.run(c, shell=True)",
         "try:\n    f()\nexcept:\n    raise",
         "try:\n    f()\nexcept Exception:\n    pass",
@@ -124,6 +132,7 @@ def test_a_hazard_is_seen(source):
     "source",
     [
         "model.eval()",
+        "AutoModel.from_pretrained(p, local_files_only=True)",
         "np.load(p, allow_pickle=False)",
         "re.compile('a')",
         "try:\n    f()\nexcept KeyError:\n    pass",

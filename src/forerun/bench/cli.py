@@ -528,6 +528,21 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     click.echo(as_json(found))
 
 
+@command.command("soak")
+@click.argument("count", type=click.IntRange(1), default=10_000)
+def soak(count: int) -> None:
+    """Ask a server COUNT times, 10,000 unless told, as clients of every kind at once; look at what is left behind."""
+    from forerun.bench import soak as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order(count))
+    benchmark.show(found)
+    click.echo(as_json(found))
+    if not found["sound"]:
+        click.echo("forerun: the server answered wrongly, or kept something; see above.", err=True)
+        sys.exit(1)
+
+
 def budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
     words = [word.strip() for word in text.split(",")]

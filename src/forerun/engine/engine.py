@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
+from typing import Any
 
 from forerun.config import check_tokens
 from forerun.constraints.contract import Guides
@@ -19,7 +20,7 @@ from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.engine.swap import copy_in, copy_out
 from forerun.engine.text import Detokenizer, StopFinder
-from forerun.errors import ForerunError, RequestError
+from forerun.errors import ForerunError, RequestError, log_bug
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
 from forerun.sampling import path_to
@@ -137,26 +138,30 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One round for everybody that fits in it."""
+        try:
+            self._round()
+        except Exception as problem:  # noqa: BLE001 - whoever it may be of ends with an error, the engine lives
+            self._fail(problem)
+        said, self._said = self._said, []
+        return said
+
+    def _round(self) -> None:
         began = self.clock()
         self._admit(began)
         seats = self._seat(self._pick(began), began)
         planning = self.clock()
         if not seats:
-            return self._say()
+            return
         plans = self.members.decoder.plan(seats)
         running = self.clock()
         _foresee(seats, plans)
-        try:
-            outputs = self._run(plans)
-        except Exception as problem:  # noqa: BLE001 - the requests of this pass end with an error, the engine lives
-            return self._fail(seats, problem)
+        outputs = self._run(plans)
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
         self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans)))
         emitting = self.clock()
         self._emit(seats, plans, turns, emitting)
         self._clock(began, planning, running, committing, emitting)
-        return self._say()
 
     # admit
 
@@ -172,8 +177,11 @@ class Engine:
             request = self.requests[number]
             if running == self.limits.max_requests or (running and self.cache.free() < request.pending + 1):
                 return
-            self._open(request)
-            running += 1
+            try:
+                self._open(request)
+            except Exception as problem:  # noqa: BLE001 - it ends alone
+                self._lose(request, _sentence(problem))
+            running += request.slot is not None
 
     def _open(self, request: Request) -> None:
         """A slot, with what can be found of the request's tokens."""
@@ -275,35 +283,30 @@ class Engine:
         self.stats.rows += _rows(plans)
         return self.runner.run([p.work for p in plans])
 
-    def _fail(self, seats: Sequence[Seat], problem: Exception) -> list[Event]:
-        """The pass itself failed; nobody's cache can be trusted to hold it."""
-        _LOG.exception("a pass failed")
-        for seat in seats:
-            request = self.requests[seat.context.id]
-            request.error = f"the pass failed: {problem}"
-            self.stats.failed_requests += 1
-            self._said.append(self._end(request, "error"))
-        return self._say()
+    def _fail(self, problem: Exception) -> None:
+        """The round itself failed, and nobody's cache can be trusted to hold it; without a slot nobody could go on."""
+        everybody, sentence = list(self.requests.values()), _sentence(problem)
+        for request in [r for r in everybody if r.slot is not None] or everybody:
+            self._lose(request, sentence)
+
+    def _lose(self, request: Request, sentence: str) -> None:
+        """End a request with an error."""
+        request.error = sentence
+        self.stats.failed_requests += 1
+        self._said.append(self._end(request, "error"))
 
     def _commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         """Every sound seat's turn from the decoder; a seat whose logits are broken ends alone."""
         sound = [i for i, output in enumerate(outputs) if all(map(isfinite, output.peak))]
         if len(sound) == len(seats):
-            return self._judge(seats, plans, outputs)
+            return self.members.decoder.commit(seats, plans, outputs)
         broken = Turn((), (), error="the model returned logits that are not finite; check its weights and dtype.")
         turns = [broken] * len(seats)
-        judged = self._judge([seats[i] for i in sound], [plans[i] for i in sound], [outputs[i] for i in sound])
+        left = [seats[i] for i in sound], [plans[i] for i in sound], [outputs[i] for i in sound]
+        judged = self.members.decoder.commit(*left)
         for i, turn in zip(sound, judged, strict=True):
             turns[i] = turn
         return turns
-
-    def _judge(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        try:
-            return self.members.decoder.commit(seats, plans, outputs)
-        except Exception as problem:  # noqa: BLE001 - the requests of this step end with an error, the engine lives
-            _LOG.exception("judging a step failed")
-            sentence = str(problem) if isinstance(problem, ForerunError) else f"judging failed: {problem!r}."
-            return [Turn((), (), error=sentence)] * len(seats)
 
     def _tell(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], spent: Spent) -> None:
         """Let the planner learn from whoever wrote something."""
@@ -317,44 +320,53 @@ class Engine:
         for seat, plan, turn in zip(seats, plans, turns, strict=True):
             request = self.requests[seat.context.id]
             if turn.error is not None:
-                request.error = turn.error
-                self.stats.failed_requests += 1
-                self._said.append(self._end(request, "error"))
+                self._lose(request, turn.error)
                 continue
-            used, text = request.commit(turn.emissions)
-            if turn.emissions:
-                request.stats.count(turn, len(used))
-            keep = turn.keep[: len(seat.pending) + len(used)]
-            self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
-            request.done += len(keep)
-            path = tuple(row - len(seat.pending) for row in keep[len(seat.pending) :])
-            event = Event(request.id, used, text, time=now, draft=plan.draft, path=path)
-            if request.finish_reason is not None:
-                self._said.append(self._end(request, request.finish_reason, event))
-            elif used:
-                self._said.append(event)
+            try:
+                self._take(request, seat, plan, turn, now)
+            except Exception as problem:  # noqa: BLE001 - it ends alone
+                self._lose(request, _sentence(problem))
+
+    def _take(self, request: Request, seat: Seat, plan: Plan, turn: Turn, now: float) -> None:
+        """Commit one request's turn, and say it."""
+        used, text = request.commit(turn.emissions)
+        if turn.emissions:
+            request.stats.count(turn, len(used))
+        keep = turn.keep[: len(seat.pending) + len(used)]
+        self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
+        request.done += len(keep)
+        path = tuple(row - len(seat.pending) for row in keep[len(seat.pending) :])
+        event = Event(request.id, used, text, time=now, draft=plan.draft, path=path)
+        if request.finish_reason is not None:
+            self._said.append(self._end(request, request.finish_reason, event))
+        elif used:
+            self._said.append(event)
 
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
+        candidate = self._candidate(request)
+        self._unseat(request)  # while the request can still be found: what fails here is tried again
         del self.requests[request.id]
-        self.members.scheduler.ended(self._candidate(request))
-        self._unseat(request)
         if request.context is not None:
             self.members.drafter.stop(request.context)
-            self.members.decoder.stop(request.state)
-        if event is None:
-            event = Event(request.id, (), request.flush())
+            self._despite(self.members.decoder.stop, request.state)
+        self._despite(self.members.scheduler.ended, candidate)
+        event = event or Event(request.id, (), self._despite(request.flush) or "")
         return replace(event, finish_reason=reason, error=request.error, time=self.clock(), stats=request.stats)
+
+    def _despite(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - passes through
+        """Of a request that ends in any case; what fails is said."""
+        try:
+            return function(*arguments)
+        except Exception as problem:  # noqa: BLE001
+            log_bug(_LOG, "the end of a request failed", problem)
+            return None
 
     def _unseat(self, request: Request) -> None:
         """Give the slot back, if there is one."""
         if request.slot is not None:
             self.cache.close(request.slot)
             request.slot = None
-
-    def _say(self) -> list[Event]:
-        said, self._said = self._said, []
-        return said
 
     def _clock(self, *marks: float) -> None:
         began, planning, running, committing, emitting = marks
@@ -375,3 +387,11 @@ def _foresee(seats: Sequence[Seat], plans: Sequence[Plan]) -> None:
 def _rows(plans: Sequence[Plan]) -> int:
     """Tokens of a pass."""
     return sum(len(plan.work.tokens) for plan in plans)
+
+
+def _sentence(problem: Exception) -> str:
+    """What to tell whoever asked: what was foreseen says it itself, the rest goes to the log."""
+    if isinstance(problem, ForerunError):
+        return str(problem)
+    log_bug(_LOG, "a step failed", problem)
+    return f"the step failed ({type(problem).__name__}); the log says where, and at level DEBUG why."

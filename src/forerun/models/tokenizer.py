@@ -23,6 +23,7 @@ Piece = bytes | str | None  # what a token writes: bytes, or its name where it i
 ROLES = ("system", "developer", "user", "assistant", "tool")  # templates write roles next to special tokens
 ANCHOR = "\x01"  # a character that joins no other into a token: what follows it does not begin a text
 _IDENTIFIER = re.compile(r"[\w$.-]+")
+MOST_IDS = 1 << 24  # of a tokenizer; real ones have up to some 2^18
 STAND_INS = range(0x10F000, 0x10FFFE)  # private characters, for what must not be read as a special token
 
 
@@ -146,7 +147,11 @@ class FolderTokenizer(Tokenizer):
 
     def pieces(self) -> list[Piece]:
         tokens = self._plain.get_vocab()
-        found: list[Piece] = [None] * (max(tokens.values(), default=-1) + 1)
+        count = max(tokens.values(), default=-1) + 1
+        if count > MOST_IDS:
+            message = f"{self.folder / 'tokenizer.json'} has a token with the id {count - 1}"
+            raise ModelError(f"{message}, and ids go to {MOST_IDS - 1}; download it again.")
+        found: list[Piece] = [None] * count
         spell = _speller(str(self._plain.decoder))
         for text, i in tokens.items():
             added = self._added.get(i)

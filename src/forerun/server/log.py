@@ -7,11 +7,12 @@ import logging
 import re
 from secrets import token_hex
 from time import perf_counter
-from traceback import format_tb
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forerun.errors import log_bug
 from forerun.server.refusal import broken
 
 _LOG = logging.getLogger("forerun.server")
@@ -40,9 +41,10 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, stamped)
+        except ClientDisconnect:
+            pass  # in the midst of his request; the line below says so
         except Exception as problem:
-            where = "".join(format_tb(problem.__traceback__))  # not what it says: that may quote a request
-            _LOG.error("%s failed with %s\n%s", name, type(problem).__name__, where)
+            log_bug(_LOG, f"{name} failed", problem)
             if status:
                 raise  # an answer that has begun can only be cut off
             await broken("the server failed; its log has the reason.").response()(scope, receive, stamped)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from forerun.engine.engine import Engine
 from forerun.engine.stats import RequestStats
+from forerun.errors import log_bug
 from forerun.server.refusal import unavailable
 from forerun.types import Event, Sampling
 
@@ -163,7 +164,7 @@ class EngineLoop:
                 self._beat = monotonic()
             self._end("the server is stopping; ask again later.")
         except Exception as problem:  # noqa: BLE001 - everybody who waits is told
-            _LOG.exception("the engine broke")
+            log_bug(_LOG, "the engine broke", problem)
             self._end(f"the engine broke ({type(problem).__name__}); start the server anew.")
 
     def _obey(self) -> None:
@@ -189,7 +190,10 @@ class EngineLoop:
             ticket, index = self._tickets[event.request]
             if event.finish_reason is not None:
                 del self._tickets[event.request]
-            self._observe(ticket, index, event)
+            try:
+                self._observe(ticket, index, event)
+            except Exception as problem:  # noqa: BLE001 - whoever waits gets his text, counted or not
+                log_bug(_LOG, "counting a request failed", problem)
             if not ticket.gone:
                 self._news.append((ticket, index, event))
         with self._lock:

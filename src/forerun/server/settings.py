@@ -28,7 +28,7 @@ class Settings:
     max_per_key: int = option(0, "requests that one key may have running and waiting; 0: as many as there is room", 0)
     max_body: int = option(4 * 2**20, "bytes of a request's body", 1)
     max_n: int = option(8, "choices that one request may ask for", 1)
-    read_timeout: float = option(30.0, "seconds in which a body must arrive", 0)
+    read_timeout: float = option(30.0, "seconds in which a body must arrive, and headers, which get 10 at most", 0)
     queue_timeout: float = option(30.0, "seconds that a request may wait to run", 0)
     request_timeout: float = option(600.0, "seconds that a request may take", 0)
     write_timeout: float = option(30.0, "seconds after which a reader that reads nothing is given up", 0)

@@ -156,7 +156,8 @@ def load_folder(folder: Path, device: torch.device) -> LlamaForCausalLM:
         message = f"model folder {str(folder)!r} has no config.json; train that model first, or name another folder."
         raise TrainError(message)
     attention = network.attention(device)
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).to(device)
+    settings = {"dtype": torch.float32, "attn_implementation": attention}
+    return LlamaForCausalLM.from_pretrained(folder, local_files_only=True, **settings).to(device)
 
 
 def finish(run: loop.Run, words: Tokenizer, out: Path) -> Path:
@@ -204,8 +205,8 @@ def export_run(recipe_name: Path | str, run_folder: Path, out: Path) -> Path:
 
 def sample(folder: Path, prompt: str, num_tokens: int = 120) -> str:
     """A greedy continuation by the exported model, as any user of the folder would get it."""
-    words = AutoTokenizer.from_pretrained(folder)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    words = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     ids = words(prompt, return_tensors="pt").input_ids
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False)
     return str(words.decode(out[0, ids.shape[1] :], skip_special_tokens=True))

@@ -1,10 +1,13 @@
-"""R20: a server that is killed leaves nobody waiting, and the next one finds what it had learned and measured."""
+"""R19, R20: a server that is killed leaves nobody waiting and no process, and the next finds what it had learned."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -75,3 +78,43 @@ def test_a_killed_server_breaks_its_connections_and_the_next_one_serves_at_once(
     again, fewer = alone(draft_store=str(store.parent))
     assert again == text
     assert fewer < steps
+
+
+def children(process):
+    """Processes that this one started."""
+    found = "".join(file.read_text() for file in Path(f"/proc/{process.pid}/task").glob("*/children"))
+    return [int(number) for number in found.split()]
+
+
+def gone(number):
+    """Whether a process is no more; one that nobody has fetched yet is none."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="there is no /proc")
+def test_a_server_that_stands_still_goes_on_and_one_that_is_killed_leaves_no_process(tmp_path, eventually):
+    flags = ["serve", "reference-drafter", "--port", "0", "--threads", "1", "--profiles", "off", "--drafter", "none"]
+    command = [sys.executable, "-c", "from forerun.cli import main; main()", *flags]
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            url = next(line for line in process.stderr if "serving" in line).strip().rpartition(" ")[2]
+            chat = f"{url}/v1/chat/completions"
+            whole = httpx.post(chat, json=body, timeout=120).json()["choices"][0]["message"]["content"]
+            (renderer,) = children(process)
+            asked = pool.submit(httpx.post, chat, json=body, timeout=120)
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(2)
+            os.kill(process.pid, signal.SIGCONT)
+            assert asked.result().json()["choices"][0]["message"]["content"] == whole
+            assert httpx.get(f"{url}/health").status_code == 200
+        finally:
+            process.kill()
+    eventually(lambda: gone(renderer), 10)

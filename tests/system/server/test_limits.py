@@ -295,6 +295,49 @@ def test_a_body_has_a_time(slow, serving):
             assert client.recv(100).startswith(b"HTTP/1.1 408")
 
 
+def test_who_goes_in_the_midst_of_his_body_is_no_failure(slow, serving, caplog, eventually):
+    """R12, S14: the log says that he left."""
+    caplog.set_level("INFO", "forerun.server")
+    with serving(slow(0)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as client:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+            client.sendall(head + b"Content-Type: application/json\r\n\r\n{")
+        eventually(lambda: " POST /v1/completions left " in caplog.text)
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("told", ["nothing", "a line", "a refusal first"])
+def test_headers_have_a_time(slow, serving, told):
+    """R18: a client who begins a request and never ends it is hung up on, even where bytes of it keep coming."""
+    began = {"nothing": b"", "a line": b"GET /health HTTP/1.1\r\n", "a refusal first": b"POST / HTTP/1.1\r\n"}[told]
+    ends = b"Host: localhost\r\nContent-Length: 99999\r\n\r\n" if told == "a refusal first" else b""
+    llm = slow(0)
+    with serving(llm, read_timeout=0.3) as url:
+        host, port = url.removeprefix("http://").split(":")
+        clients = [socket.create_connection((host, int(port)), timeout=60) for _ in range(20)]
+        ended = set()
+        for client in clients:
+            client.sendall(began + ends)
+        asked = time.monotonic()
+        while len(ended) < len(clients) and time.monotonic() - asked < 60:
+            for client in set(clients) - ended:
+                try:
+                    client.sendall(b"x: y\r\n" if began else b"")
+                    client.settimeout(0.01)
+                    if not client.recv(1000):
+                        ended.add(client)
+                except TimeoutError:
+                    pass
+                except OSError:
+                    ended.add(client)
+            assert post(url, SHORT).status_code == 200
+        assert len(ended) == len(clients)
+        assert time.monotonic() - asked >= 0.9
+        for client in clients:
+            client.close()
+
+
 def test_a_page_under_another_name_cannot_call(slow, serving):
     """S19."""
     with serving(slow(0), allow_host=("box.lan",)) as url, httpx.Client(base_url=url) as web:

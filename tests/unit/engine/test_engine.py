@@ -116,14 +116,19 @@ def test_a_pass_that_fails_ends_its_requests_and_not_the_engine(caplog):
     rig.engine.runner.run = broken
     failed = rig.write(asks(2))
     assert {t.finish_reason for t in failed} == {"error"}
-    assert all("out of memory" in t.error for t in failed)
+    assert {t.error for t in failed} == {"the step failed (RuntimeError); the log says where, and at level DEBUG why."}
+    assert "a step failed with RuntimeError" in caplog.text
+    assert caplog.text.count("a step failed") == 1
     assert rig.write(asks(1))[0].tokens == alone(asks(1)[0]).tokens
     assert [cache.free() for cache in rig.caches] == rig.rooms
 
 
 @pytest.mark.parametrize(
     ("problem", "sentence"),
-    [(ZeroDivisionError("x"), "judging failed: ZeroDivisionError('x')."), (RequestError("ask less."), "ask less.")],
+    [
+        (ZeroDivisionError("x"), "the step failed (ZeroDivisionError); the log says where, and at level DEBUG why."),
+        (RequestError("ask less."), "ask less."),
+    ],
 )
 def test_a_verdict_that_fails_ends_its_requests_and_not_the_engine(problem, sentence, caplog):
     rig = toy().build()

@@ -13,7 +13,7 @@ from forerun.engine.guard import _watch
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
-from forerun.types import Dist, Draft, Facts, PassOutput, Sampling
+from forerun.types import Constraint, Dist, Draft, Facts, PassOutput, Sampling
 
 V = 5
 MODEL = ToyModel(V, 3)
@@ -172,7 +172,7 @@ class Poisoned(Model):
     """A toy whose logits after one token are not numbers; the model of one request in a batch, so to speak."""
 
     def __init__(self, inner, token, value):
-        self.inner, self.info, self.token, self.value = inner, inner.info, token, value
+        self.inner, self.info, self.words, self.token, self.value = inner, inner.info, inner.words, token, value
 
     def forward(self, work, cache):
         output = self.inner.forward(work, cache)
@@ -182,7 +182,12 @@ class Poisoned(Model):
 
 
 POISON = V - 1
-KINDS = {"greedy": {"temperature": 0}, "sampled": {}, "shaped": {"top_k": 3, "repetition_penalty": 1.2}}
+KINDS = {
+    "greedy": {"temperature": 0},
+    "sampled": {},
+    "shaped": {"top_k": 3, "repetition_penalty": 1.2},
+    "grammar": {"constraint": Constraint("regex", "([ab][cd]|[cd][ab])*")},
+}
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -211,6 +216,18 @@ def test_a_broken_row_ends_its_own_request_only(kind, value, drafter, cache):
     assert rig.engine.stats.failed_requests == 1
     assert all(cache.free() == room for cache, room in zip(rig.caches, rig.rooms, strict=True))
     rig.engine.cache.check()
+
+
+def test_what_a_broken_pass_wrote_is_not_found():
+    """The same prompt again, and a longer one: nothing of the pass that failed lies in the cache for others to read."""
+    prompt = (0, 1, 2, 0, 1, 2, 0, 1, POISON)
+    rig = Toy(cache="paged:block_size=4", model=Poisoned(MODEL, POISON, float("nan")), config=SIZES).build()
+    (first,) = rig.write([Ask(prompt, Sampling(max_tokens=2, seed=1))])
+    assert first.finish_reason == "error"
+    allowed = Sampling(max_tokens=2, seed=1, allowed_tokens=(0, 1))
+    _, again = rig.write([Ask(prompt, allowed), Ask(prompt[:-1], allowed)])
+    assert [rig.said[number][-1].stats.cached for number in (1, 2)] == [0, 0]
+    assert again.finish_reason == "length"
 
 
 def test_a_row_that_breaks_later_keeps_what_was_written():
