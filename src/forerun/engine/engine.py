@@ -97,7 +97,7 @@ class Engine:
             sampling = replace(sampling, seed=secrets.randbits(63))
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))
         guide = self.members.guides(sampling.constraint, ends) if sampling.constraint is not None else None
-        number, self._next = self._next, self._next + 1
+        number, self._next, now = self._next, self._next + 1, self.clock()
         self.requests[number] = Request(
             id=number,
             arrival=number,
@@ -113,7 +113,8 @@ class Engine:
             prediction=tuple(prediction),
             priority=priority,
             pace=pace,
-            arrived=self.clock(),
+            arrived=now,
+            since=now,
             guide=guide,
         )
         return number
@@ -164,17 +165,18 @@ class Engine:
         if not waiting:
             return
         for number in self.members.scheduler.yielding(self._running(), waiting, now):
-            self._preempt(self.requests[number])
+            self._preempt(self.requests[number], now)
         running = sum(r.slot is not None for r in self.requests.values())
         for number in self.members.scheduler.admit(waiting, now):
             request = self.requests[number]
             if running == self.limits.max_requests or (running and self.cache.free() < request.pending + 1):
                 return
-            self._open(request)
+            self._open(request, now)
             running += 1
 
-    def _open(self, request: Request) -> None:
+    def _open(self, request: Request, now: float) -> None:
         """A slot, with what can be found of the request's tokens."""
+        request.charge(now)
         slot, held = self.cache.open(request.tokens, request.scope)
         request.slot, request.done, copy, request.saved = slot, held, request.saved, None
         began = self.clock()
@@ -240,13 +242,14 @@ class Engine:
                 self._said.append(self._end(request, "length"))  # alone, and the cache cannot hold one token more
                 return None
             victim = self.requests[self.members.scheduler.victim(running, now)]
-            self._preempt(victim)
+            self._preempt(victim, now)
             if victim is request:
                 return None
         return budget
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, now: float) -> None:
         """Take the slot; the request reads its tokens again later, or has a copy, and goes on where it was."""
+        request.charge(now)
         if request.slot is not None and request.done and self.members.scheduler.saves(self._candidate(request)):
             began = self.clock()
             request.saved = copy_out(self.cache, request.slot, request.tokens[: request.done])
@@ -306,6 +309,7 @@ class Engine:
     def _emit(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], now: float) -> None:
         for seat, plan, turn in zip(seats, plans, turns, strict=True):
             request = self.requests[seat.context.id]
+            request.charge(now)
             if turn.error is not None:
                 request.error = turn.error
                 self.stats.failed_requests += 1
@@ -327,6 +331,8 @@ class Engine:
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
         del self.requests[request.id]
+        now = self.clock()
+        request.charge(now)
         self.members.scheduler.ended(self._candidate(request))
         self._unseat(request)
         if request.context is not None:
@@ -334,7 +340,7 @@ class Engine:
             self.members.decoder.stop(request.state)
         if event is None:
             event = Event(request.id, (), request.flush())
-        return replace(event, finish_reason=reason, error=request.error, time=self.clock(), stats=request.stats)
+        return replace(event, finish_reason=reason, error=request.error, time=now, stats=request.stats)
 
     def _unseat(self, request: Request) -> None:
         """Give the slot back, if there is one."""

@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 import forerun
 from forerun.errors import RequestError
 from forerun.llm import LLM
+from forerun.server.accounts import Accounts, RateGate
 from forerun.server.auth import OPEN, OPEN_METRICS, HostGate, KeyGate, Keys
 from forerun.server.body import BodyGate, body_of
 from forerun.server.log import AccessLog
@@ -49,7 +50,7 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
         title="forerun",
         version=forerun.__version__,
         lifespan=lifespan,
-        middleware=_gates(settings),
+        middleware=_gates(settings, service.accounts),
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
     )
@@ -60,7 +61,7 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
     return app
 
 
-def _gates(settings: Settings) -> list[Middleware]:
+def _gates(settings: Settings, accounts: Accounts) -> list[Middleware]:
     """What a request passes, outermost first."""
     free = PAGE + (OPEN_METRICS if settings.open_metrics else OPEN)
     cors = Middleware(
@@ -74,6 +75,7 @@ def _gates(settings: Settings) -> list[Middleware]:
         Middleware(HostGate, settings=settings),
         *([cors] if settings.allow_origin else []),
         Middleware(KeyGate, keys=Keys(settings.keys()), free=free),
+        Middleware(RateGate, accounts=accounts),
         Middleware(BodyGate, most=settings.max_body),
     ]
 
@@ -191,6 +193,12 @@ async def metrics(request: Request) -> Response:
     if service.loop.broken is None:
         await service.loop.call(service.metrics.take)
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@_ROUTES.get("/usage")
+async def usage(request: Request) -> Response:
+    """What the caller's key has used since the server began."""
+    return JSONResponse(_service(request).accounts.usage(request.state.tenant))
 
 
 @_ROUTES.get("/version")
