@@ -86,13 +86,13 @@ class Engine:
 
         The lower `priority`, the sooner; `pace`: tokens per second that are read. Schedulers may look at them.
         """
-        check_tokens(sampling, prompt, self.limits.vocab, prediction)
         room = self.limits.context_length - len(prompt)
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token.")
         if room < 1:
             size = f"{len(prompt)} tokens and the context holds {self.limits.context_length}"
             raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
+        check_tokens(sampling, prompt, self.limits.vocab, prediction)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))

@@ -77,6 +77,9 @@ class Service:
     def completion(self, tenant: str, body: CompletionFields) -> Order:
         """`/v1/completions` -> asks."""
         sampling, expected = self._read(tenant, body)
+        most, asked = self.admission.per_key, len(body.prompts()) * body.n
+        if asked > most:
+            raise invalid(f"the request asks for {asked} texts and may have {most}; ask for fewer.", "prompt")
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
         echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
         return _order(CompletionShape(), body, _asks(body, prompts, sampling, tenant, expected), echoes)
