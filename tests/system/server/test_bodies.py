@@ -127,7 +127,7 @@ def test_every_damaged_body_gets_its_answer(web, neighbour):
             expected = 400  # the toy model has none: the body itself was read
         check(found, status if expected is None and status < 500 else expected, (path, raw[:200], headers))
         seen[status] = seen.get(status, 0) + 1
-    assert seen.keys() == {200, 400, 404, 413, 415, 431}
+    assert seen.keys() - {404} == {200, 400, 413, 415, 431}
     assert min(count for status, count in seen.items() if status != 404) > 5  # 404: a model's name
 
 
