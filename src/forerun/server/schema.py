@@ -191,6 +191,14 @@ class StructuredOutputs(Body):
     grammar: str | None = None
 
 
+class Wish(Body):
+    """types.Constraint."""
+
+    called: ClassVar[str] = "constraint"
+    name: str
+    text: str = ""
+
+
 class _Generation(Body):
     """What both endpoints understand; `model` is any name that the server goes by."""
 
@@ -202,7 +210,7 @@ class _Generation(Body):
     prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    constraint: Constraint | None = None
+    constraint: Wish | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None

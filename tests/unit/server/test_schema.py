@@ -114,6 +114,7 @@ def test_parts_of_text_are_a_text_and_names_reach_the_template():
         ({"ignore_eos": 1}, "ignore_eos", "valid boolean"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids", "valid integer"),
         ({"seed": 1e30}, "seed", "valid integer"),
+        ({"constraint": {"name": "regex", "text": "a", "txet": "b"}}, "txet", "did you mean 'text'"),
         ({"functions": [{}]}, "functions", "use tools and tool_choice"),
         ({"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
         ({"stop": "x" * 257}, "stop", "at most 256"),
