@@ -7,7 +7,7 @@ Does not: keep the order of the lines; keep two processes from writing the same 
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, time
@@ -16,21 +16,27 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import Progress
 
-from forerun.errors import ConfigError, ForerunError, RequestError, unknown
+from forerun.errors import ConfigError, ForerunError, RequestError
 from forerun.llm import LLM
 from forerun.models.tokenizer import Tokenizer
 from forerun.rng import sample_seed
+from forerun.server.schema import CHAT, COMPLETION, ChatFields, CompletionFields, read
+from forerun.server.strict import loads
 from forerun.types import Event, Sampling
 
 OWN = {"scheduler": "batchllm", "cache": "paged:evict=lru"}  # what suits offline work, unless told otherwise
 CROWD = 256  # requests that an engine sees at a time
 SYNC = 1.0  # seconds after which what was written is sent to the disk
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-MEANINGLESS = ("model", "user", "metadata", "store")  # to a single model without accounts
-PLAIN = (
-    *("temperature", "top_p", "presence_penalty", "frequency_penalty", "max_tokens", "seed"),
-    *("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "ignore_eos"),
-)
+KINDS: dict[str, type[CompletionFields | ChatFields]] = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
+ONLINE = (
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "echo",
+    "prediction",
+    "tools",
+)  # fields that a server has
 MOST = 8  # choices
 
 
@@ -73,44 +79,31 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of ours
         self.custom_id, self.code = custom_id, code
 
 
-def read_body(url: str, body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[list[int], Sampling, int]:
+def read_body(url: str, body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[Sequence[int], Sampling, int]:
     """Prompt, sampling and number of choices of a request; RequestError for what it cannot mean."""
-    own = ("messages", "max_completion_tokens") if url == CHAT else ("prompt",)
-    known = (*own, *PLAIN, "n", "stop", "logit_bias", "stop_token_ids", *MEANINGLESS)
-    for name in body:
-        if name not in known:
-            raise RequestError(unknown(url, "field", name, known))
-    given = {name: body[name] for name in PLAIN if body.get(name) is not None}
-    if body.get("max_completion_tokens") is not None:
-        given["max_tokens"] = body["max_completion_tokens"]
-    if url == COMPLETIONS:
-        given.setdefault("max_tokens", 16)
-    stop, count = body.get("stop") or (), body.get("n") or 1
-    if not isinstance(count, int) or not 1 <= count <= MOST:
-        raise RequestError(f"n is {count!r}; give a whole number from 1 to {MOST}.")
-    given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    given["stop_token_ids"] = tuple(body.get("stop_token_ids") or ())
-    given["logit_bias"] = {int(token): bias for token, bias in (body.get("logit_bias") or {}).items()}
-    return _prompt(url, body, tokenizer), Sampling(**given), count
+    asked = read(KINDS[url], json.dumps(body).encode())
+    for name in ONLINE:
+        if getattr(asked, name, None):
+            raise RequestError(f"{name} is given, and a batch does not have it; leave it out, or ask a server.")
+    if asked.n > MOST:
+        raise RequestError(f"n is {asked.n}; give a whole number from 1 to {MOST}.")
+    return _prompt(asked, tokenizer), asked.sampling(), asked.n
 
 
-def _prompt(url: str, body: Mapping[str, Any], tokenizer: Tokenizer) -> list[int]:
-    said = body.get("messages" if url == CHAT else "prompt")
-    if url == CHAT and isinstance(said, list):
-        return tokenizer.chat(said)
-    if url == COMPLETIONS and isinstance(said, str):
-        return tokenizer.encode(said, bos=True)
-    if url == COMPLETIONS and isinstance(said, list) and all(isinstance(token, int) for token in said):
-        return said
-    wanted = "messages: a list of them" if url == CHAT else "a prompt: a text, or a list of token ids"
-    raise RequestError(f"the body of {url} has {said!r:.40}; give {wanted}.")
+def _prompt(asked: CompletionFields | ChatFields, tokenizer: Tokenizer) -> Sequence[int]:
+    if isinstance(asked, ChatFields):
+        return tokenizer.chat([turn.message() for turn in asked.messages])
+    prompts = asked.prompts()
+    if len(prompts) != 1:
+        raise RequestError(f"prompt has {len(prompts)} texts; give each a line of its own.")
+    return tokenizer.encode(prompts[0], bos=True) if isinstance(prompts[0], str) else prompts[0]
 
 
 def read_line(number: int, line: bytes, tokenizer: Tokenizer) -> Job:
     """A line of the input; Refusal, with its custom_id where it has one."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as problem:
+        row = loads(line)
+    except ValueError as problem:
         raise Refusal(
             f"line {number} is no JSON ({problem}); write one object per line.", code="invalid_json"
         ) from None
@@ -118,14 +111,14 @@ def read_line(number: int, line: bytes, tokenizer: Tokenizer) -> Job:
     if not isinstance(mine, str) or not mine:
         raise Refusal(f"line {number} has no custom_id; give every line a text of its own.")
     url, body = row.get("url"), row.get("body")
-    if row.get("method") != "POST" or url not in (COMPLETIONS, CHAT) or not isinstance(body, dict):
-        wanted = f"method POST, url {COMPLETIONS} or {CHAT}, and a body that is an object"
+    if row.get("method") != "POST" or url not in (*KINDS,) or not isinstance(body, dict):
+        wanted = f"method POST, url {' or '.join(KINDS)}, and a body that is an object"
         raise Refusal(f"line {number} is no request; give {wanted}.", mine)
     try:
         prompt, sampling, count = read_body(url, body, tokenizer)
-    except (ForerunError, ValueError, TypeError, AttributeError) as problem:
+    except ForerunError as problem:
         raise Refusal(str(problem), mine) from None
-    return Job(number, mine, url == CHAT, tuple(prompt), sampling, count)
+    return Job(number, mine, KINDS[url] is CHAT, tuple(prompt), sampling, count)
 
 
 class Writer(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from forerun.errors import RequestError
-from forerun.guide import Matcher
+from forerun.guide import COMPLEX, Matcher
 from forerun.types import Bools, Setup, Spelling
 
 LIMITS = LLParserLimits(
@@ -161,7 +161,7 @@ class GrammarMatcher(Matcher):
     def trouble(self) -> str:
         if not self._inner.is_error():
             return ""
-        return f"the constraint is too complex here ({brief(self._inner.get_error())}); simplify it."
+        return f"{COMPLEX} ({brief(self._inner.get_error())}); simplify it."
 
     def hint(self) -> list[int]:
         tokens: list[int] = self._inner.compute_ff_tokens()

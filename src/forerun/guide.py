@@ -15,6 +15,8 @@ import numpy as np
 
 from forerun.types import Bools
 
+LOST = "the text has left its constraint"  # how sentences begin that blame a constraint for a text's end
+COMPLEX = "the constraint is too complex here"
 Path = tuple[int, ...]
 
 
@@ -157,7 +159,7 @@ class Guide:
     def trouble(self) -> str:
         """Why nothing may follow, where the constraint itself is to blame."""
         self._wait()
-        lost = "the text has left its constraint; simplify the constraint, or report this." if self._lost else ""
+        lost = f"{LOST}; simplify the constraint, or report this." if self._lost else ""
         return self._matcher.trouble() or lost
 
     def advance(self, token: int) -> bool:

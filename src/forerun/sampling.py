@@ -207,7 +207,8 @@ def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     own = values[token : token + 1]
     parts = (own, (values > own).sum(0, keepdim=True), order, values[order])
     value, above, *rest = fetch(torch.cat([part.double() for part in parts])).tolist()
-    top = tuple((int(t), v) for t, v in zip(rest[:count], rest[count:], strict=True))
+    found = len(order)  # fewer where the vocabulary is smaller
+    top = tuple((int(t), v) for t, v in zip(rest[:found], rest[found:], strict=True))
     return Logprob(value, int(above) + 1, top)
 
 

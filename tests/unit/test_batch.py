@@ -103,7 +103,10 @@ BAD = [
     (line("typo", {"prompt": [1], "temprature": 1}), "typo", "did you mean 'temperature'"),
     (line("range", {"prompt": [1], "temperature": -1}), "range", "temperature is -1"),
     (line("many", {"prompt": [1], "n": 99}), "many", "n is 99"),
-    (line("kind", {"prompt": {"a": 1}}), "kind", "give a prompt"),
+    (line("stream", {"prompt": [1], "stream": True}), "stream", "ask a server"),
+    (line("several", {"prompt": ["a", "b"]}), "several", "a line of its own"),
+    (line("twice", {"prompt": [1]})[:-2] + ', "prompt": [2]}}', None, "stands twice"),
+    (line("kind", {"prompt": {"a": 1}}), "kind", "prompt cannot be read"),
     (line("token", {"prompt": [7]}), "token", "does not exist"),
     (line("long", {"prompt": [1] * 64}), "long", "shorten it"),
     (line("stop", {"prompt": [1], "stop": 5}), "stop", ""),
@@ -129,8 +132,8 @@ def test_a_bad_line_is_refused_alone_and_once(source):
 def test_a_request_that_fails_says_so(source, monkeypatch):
     given, out = source([line("a", GOOD[0])])
     monkeypatch.setattr(batch, "OWN", {"scheduler": "fcfs"})
-    body = {"prompt": [1], "logit_bias": {str(token): -1e400 for token in range(5)}, "max_tokens": 2}
-    given.write_text(line("a", body).replace("-Infinity", "-1e999") + "\n")
+    body = {"prompt": [1], "allowed_tokens": [1], "bad_words": [[1]], "max_tokens": 2}
+    given.write_text(line("a", body) + "\n")
     assert run(given, out, MODEL)["failed"] == 1
     assert "leave no token" in rows(out)[0]["response"]["body"]["error"]["message"]
     assert rows(out)[0]["response"]["status_code"] == 500

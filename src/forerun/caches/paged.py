@@ -55,12 +55,13 @@ class PagedCache(Cache):
         blocks: int = 0  # 0: enough for every slot at full length
         prefix: bool = True  # find the blocks of earlier requests of the same scope
         evict: str = "regions"  # of these, whom: who lies where new ones go, lru, or predicted
+        share: float = 0.5  # of the blocks, that what one scope left may fill where others have left something too
         poison: bool = False  # fill with NaN what nobody may read; for tests
 
         def __post_init__(self) -> None:
-            for name, least in (("block_size", 1), ("blocks", 0)):
-                if (got := getattr(self, name)) < least:
-                    raise ConfigError(f"cache option '{name}' is {got}; give {least} or more.")
+            for name, least, most in (("block_size", 1, 2**20), ("blocks", 0, 2**40), ("share", 0, 1)):
+                if not least <= (got := getattr(self, name)) <= most:
+                    raise ConfigError(f"cache option '{name}' is {got}; give {least} to {most}.")
             eviction_of(self.evict)
 
     @classmethod
@@ -72,7 +73,7 @@ class PagedCache(Cache):
         self._size = options.block_size
         longest = -(-length // self._size)
         count = options.blocks or slots * longest
-        self._blocks = Blocks(count, max(1, min(longest, count // slots)), eviction_of(options.evict))
+        self._blocks = Blocks(count, max(1, min(longest, count // slots)), eviction_of(options.evict), options.share)
         self.rows = KVRows(layout, count * self._size)
         self._device = layout.device
         self._idle = list(range(slots - 1, -1, -1))
@@ -125,7 +126,7 @@ class PagedCache(Cache):
             self._blocks.share(block)
             twin.append(block)
         if copied:
-            twin.append(self._copy(s.blocks[full], part, twin.blocks[-1] if twin.blocks else -1))
+            twin.append(self._copy(s.blocks[full], part, twin.blocks[-1] if twin.blocks else -1, s.scope))
         self._placed = None
         return number
 
@@ -150,24 +151,23 @@ class PagedCache(Cache):
         elif tail < len(s.blocks):
             self._blocks.forget(s.blocks[tail])
         for _ in range(missing):
-            s.append(self._take(s.blocks[-1] if s.blocks else -1))
+            s.append(self._take(s.blocks[-1] if s.blocks else -1, s.scope))
         return True
 
-    def _take(self, last: int) -> int:
-        block = self._blocks.take(last)
-        self._poison(block)
+    def _take(self, last: int, scope: str) -> int:
+        self._poison(block := self._blocks.take(last, scope))
         return block
 
-    def _copy(self, source: int, count: int, last: int) -> int:
+    def _copy(self, source: int, count: int, last: int, scope: str) -> int:
         """A new block, after `last` if it can be, with the first `count` tokens of another."""
-        block = self._take(last)
+        block = self._take(last, scope)
         rows = (range(b * self._size, b * self._size + count) for b in (source, block))
         self.rows.move(*rows)
         return block
 
     def _unshare(self, s: Slot, tail: int) -> None:
         old = s.blocks[tail]
-        s.blocks[tail] = self._copy(old, len(s.tokens) % self._size, s.blocks[tail - 1] if tail else -1)
+        s.blocks[tail] = self._copy(old, len(s.tokens) % self._size, s.blocks[tail - 1] if tail else -1, s.scope)
         self._blocks.release(old)
         s.recount()
         self._placed = None

@@ -88,18 +88,18 @@ class Engine:
 
         The lower `priority`, the sooner; `pace`: tokens per second that are read. Schedulers may look at them.
         """
-        check_tokens(sampling, prompt, self.limits.vocab, prediction)
         room = self.limits.context_length - len(prompt)
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token.")
         if room < 1:
             size = f"{len(prompt)} tokens and the context holds {self.limits.context_length}"
             raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
+        check_tokens(sampling, prompt, self.limits.vocab, prediction)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))
         guide = self.members.guides(sampling.constraint, ends) if sampling.constraint is not None else None
-        number, self._next = self._next, self._next + 1
+        number, self._next, now = self._next, self._next + 1, self.clock()
         self.requests[number] = Request(
             id=number,
             arrival=number,
@@ -115,7 +115,8 @@ class Engine:
             prediction=tuple(prediction),
             priority=priority,
             pace=pace,
-            arrived=self.clock(),
+            arrived=now,
+            since=now,
             guide=guide,
         )
         return number
@@ -171,20 +172,21 @@ class Engine:
         if not waiting:
             return
         for number in self.members.scheduler.yielding(self._running(), waiting, now):
-            self._preempt(self.requests[number])
+            self._preempt(self.requests[number], now)
         running = sum(r.slot is not None for r in self.requests.values())
         for number in self.members.scheduler.admit(waiting, now):
             request = self.requests[number]
             if running == self.limits.max_requests or (running and self.cache.free() < request.pending + 1):
                 return
             try:
-                self._open(request)
+                self._open(request, now)
             except Exception as problem:  # noqa: BLE001 - it ends alone
                 self._lose(request, _sentence(problem))
             running += request.slot is not None
 
-    def _open(self, request: Request) -> None:
+    def _open(self, request: Request, now: float) -> None:
         """A slot, with what can be found of the request's tokens."""
+        request.charge(now)
         slot, held = self.cache.open(request.tokens, request.scope)
         request.slot, request.done, copy, request.saved = slot, held, request.saved, None
         began = self.clock()
@@ -195,7 +197,7 @@ class Engine:
             self.members.drafter.resume(request.context)
             self.members.decoder.resume(request.state)
         else:
-            request.stats.cached, request.stats.queued = request.done, began - request.arrived
+            request.stats.cached = request.done
             seen = request.id, request.tokens, request.prompt_length, request.sampling, request.rng
             context = Context(*seen, scope=request.scope, prediction=request.prediction, guide=request.guide)
             request.context = replace(context, state=self.members.drafter.start(context))
@@ -258,13 +260,14 @@ class Engine:
                 self._said.append(self._end(request, "length"))  # alone, and the cache cannot hold one token more
                 return None
             victim = self.requests[self.members.scheduler.victim(running, now)]
-            self._preempt(victim)
+            self._preempt(victim, now)
             if victim is request:
                 return None
         return budget
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, now: float) -> None:
         """Take the slot; the request reads its tokens again later, or has a copy, and goes on where it was."""
+        request.charge(now)
         if request.slot is not None and request.done and self.members.scheduler.saves(self._candidate(request)):
             began = self.clock()
             request.saved = copy_out(self.cache, request.slot, request.tokens[: request.done])
@@ -319,6 +322,7 @@ class Engine:
     def _emit(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], now: float) -> None:
         for seat, plan, turn in zip(seats, plans, turns, strict=True):
             request = self.requests[seat.context.id]
+            request.charge(now)
             if turn.error is not None:
                 self._lose(request, turn.error)
                 continue
@@ -344,7 +348,8 @@ class Engine:
 
     def _end(self, request: Request, reason: str, event: Event | None = None) -> Event:
         """Give everything back; the last event of the request."""
-        candidate = self._candidate(request)
+        now, candidate = self.clock(), self._candidate(request)
+        request.charge(now)
         self._unseat(request)  # while the request can still be found: what fails here is tried again
         del self.requests[request.id]
         if request.context is not None:
@@ -352,7 +357,7 @@ class Engine:
             self._despite(self.members.decoder.stop, request.state)
         self._despite(self.members.scheduler.ended, candidate)
         event = event or Event(request.id, (), self._despite(request.flush) or "")
-        return replace(event, finish_reason=reason, error=request.error, time=self.clock(), stats=request.stats)
+        return replace(event, finish_reason=reason, error=request.error, time=now, stats=request.stats)
 
     def _despite(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - passes through
         """Of a request that ends in any case; what fails is said."""

@@ -30,6 +30,7 @@ class Request:
     priority: int = 0
     pace: float = 0.0  # tokens per second that are read; 0: not said
     arrived: float = 0.0  # seconds on the engine's clock
+    since: float = 0.0  # when it was charged last
     guide: Guide | None = None  # where it stands in its constraint
     slot: int | None = None
     done: int = 0  # tokens whose keys and values are in the cache
@@ -54,6 +55,14 @@ class Request:
     def written(self) -> int:
         """Tokens committed after the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    def charge(self, now: float) -> None:
+        """Count the time since the last call: it waited, or held entries of the cache."""
+        if self.slot is None:
+            self.stats.queued += now - self.since
+        else:
+            self.stats.held += self.done * (now - self.since)
+        self.since = now
 
     def commit(self, emissions: Sequence[Emission]) -> tuple[tuple[Emission, ...], str]:
         """Append tokens until one ends the request; what was appended, and the text that became certain."""

@@ -24,6 +24,7 @@ class RequestStats:
     preempted: int = 0
     # Times differ from run to run; everything else is the same for the same requests.
     queued: float = field(default=0.0, compare=False)  # seconds without a slot
+    held: float = field(default=0.0, compare=False)  # entries of the cache times the seconds that they were held
 
     def count(self, turn: Turn, emitted: int) -> None:
         """One judged turn, of which `emitted` tokens were used."""
@@ -53,7 +54,7 @@ class RequestStats:
 
     def add(self, other: "RequestStats") -> None:
         """Sum over requests."""
-        for name in ("steps", "tokens", "drafted", "accepted", "cached", "preempted", "queued"):
+        for name in ("steps", "tokens", "drafted", "accepted", "cached", "preempted", "queued", "held"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("reached", "accepted_at", "sources"):
             getattr(self, name).update(getattr(other, name))

@@ -31,11 +31,13 @@ class Prefix(NamedTuple):
 class Blocks:
     """Owners, free lists and prefix index. A block has owners or is free; a free one may still be found.
 
-    Without an eviction what is found gives way to what is written, where that keeps a slot's blocks side by side.
+    Without an eviction what is found gives way to what is written, where that keeps a slot's blocks side by side; what
+    another scope left does so only where no block is clean. Once several scopes have left something, none of them keeps
+    more than `share` of the blocks: its own oldest go. The empty scope is everybody's, and has no share.
     """
 
-    def __init__(self, count: int, region: int, eviction: Eviction | None = None) -> None:
-        self._eviction = eviction
+    def __init__(self, count: int, region: int, eviction: Eviction | None = None, share: float = 1.0) -> None:
+        self._eviction, self._most = eviction, int(share * count)
         self.owners = [0] * count
         self.prefix: list[Prefix | None] = [None] * count
         self.index: dict[bytes, int] = {}  # key -> the one block that is found by it
@@ -43,6 +45,7 @@ class Blocks:
             (b, None) for b in range(count)
         )  # free, nothing to find; oldest first
         self.cached: OrderedDict[int, None] = OrderedDict()  # free, but found until taken; oldest first
+        self._left: dict[str, OrderedDict[int, None]] = {}  # scope -> those of the cached ones that are its own
         self._region = region  # blocks; a slot that starts does so in a region that nobody uses, to grow in peace
         self._used = [0] * -(-count // region)
         self._stamps, self._clock = [0] * len(self._used), 0
@@ -50,23 +53,25 @@ class Blocks:
     def free(self) -> int:
         return len(self.clean) + len(self.cached)
 
-    def take(self, last: int) -> int:
+    def take(self, last: int, scope: str = "") -> int:
         """A block for one owner: the one after `last` if it may be taken; what it held is forgotten."""
         block = last + 1
-        if last < 0 or block == len(self.owners) or not self._may_take(block):
-            block = self._start()
+        if last < 0 or block == len(self.owners) or not self._may_take(block, scope):
+            block = self._start(scope)
         self.forget(block)
         del self.clean[block]
         self._own(block)
         return block
 
-    def _may_take(self, block: int) -> bool:
+    def _may_take(self, block: int, scope: str) -> bool:
         """Whether it is free, and an eviction would not choose another first."""
-        return block in self.clean or (self._eviction is None and not self.owners[block])
+        if block in self.clean or self._eviction is not None or self.owners[block]:
+            return block in self.clean
+        return not self.clean or self._held(block).scope == scope
 
-    def _start(self) -> int:
+    def _start(self, scope: str) -> int:
         free = [region for region, used in enumerate(self._used) if not used]
-        idle = [region for region in free if self._may_take(region * self._region)]
+        idle = [region for region in free if self._may_take(region * self._region, scope)]
         if idle:
             return min(idle, key=self._stamps.__getitem__) * self._region
         if self.clean or self._eviction is None:
@@ -98,15 +103,29 @@ class Blocks:
             self._used[region] -= 1
             self._clock += 1
             self._stamps[region] = self._clock
-            (self.clean if self.prefix[block] is None else self.cached)[block] = None
-            if self._eviction is not None and block in self.cached:
-                self._eviction.enters(block)
+            if self.prefix[block] is None:
+                self.clean[block] = None
+            else:
+                self._cache(block, self._held(block).scope)
+
+    def _cache(self, block: int, scope: str) -> None:
+        """It is free, and can be found until it is taken."""
+        mine = self._left.setdefault(scope, OrderedDict())
+        self.cached[block] = mine[block] = None
+        if self._eviction is not None:
+            self._eviction.enters(block)
+        while scope and len(self._left) > 1 and len(mine) > self._most:
+            self.forget(next(iter(mine)))
 
     def _uncache(self, block: int) -> bool:
         """Whether it was free and could be found; it is neither list's now."""
         if block not in self.cached:
             return False
         del self.cached[block]
+        scope = self._held(block).scope
+        del self._left[scope][block]
+        if not self._left[scope]:
+            del self._left[scope]
         if self._eviction is not None:
             self._eviction.leaves(block)
         return True
@@ -123,10 +142,10 @@ class Blocks:
         """The block is about to change: it is not found any more."""
         prefix = self.prefix[block]
         if prefix is not None:
-            del self.index[prefix.key]
-            self.prefix[block] = None
             if self._uncache(block):
                 self.clean[block] = None
+            del self.index[prefix.key]
+            self.prefix[block] = None
 
     def find(self, prefix: Prefix) -> int | None:
         """The block that holds exactly this."""
@@ -145,6 +164,9 @@ class Blocks:
             raise CacheError("free and used blocks do not add up; release a block once, and always.")
         if any(self.prefix[b] for b in self.clean) or not all(self.prefix[b] for b in self.cached):
             raise CacheError("a free block is in the wrong list; free blocks with a prefix are kept apart.")
+        left = [(scope, block) for scope, mine in self._left.items() for block in mine]
+        if sorted(left) != sorted((self._held(block).scope, block) for block in self.cached):
+            raise CacheError("what a scope left and what can be found disagree; cache and uncache in pairs.")
         if {p.key: block for block, p in enumerate(self.prefix) if p} != self.index:
             raise CacheError("the prefix index and the blocks disagree; learn and forget in pairs.")
         for prefix in filter(None, self.prefix):

@@ -24,6 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from forerun.ray.affinity import keys_of
 from forerun.ray.replica import Asked
+from forerun.server.accounts import Accounts
 from forerun.server.app import gated
 from forerun.server.body import body_of
 from forerun.server.limits import Admission
@@ -173,7 +174,7 @@ def create_front(replicas: Replicas, settings: Settings, room: int) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
 
-    app = gated(settings, lifespan, described=None)
+    app = gated(settings, lifespan, Accounts(settings.requests_per_minute), described=None)
     app.state.service = front
     app.add_route("/metrics", _metrics, methods=["GET"])
     app.add_route("/ready", _ready, methods=["GET"])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -19,8 +19,11 @@ from starlette.types import Lifespan
 import forerun
 from forerun.errors import RequestError
 from forerun.llm import LLM
+from forerun.server import described
+from forerun.server.accounts import Accounts, RateGate
 from forerun.server.auth import OPEN, OPEN_METRICS, HostGate, KeyGate, Keys
 from forerun.server.body import BodyGate, body_of
+from forerun.server.described import DescribedApp, answers
 from forerun.server.log import AccessLog
 from forerun.server.playground import PAGE, served
 from forerun.server.refusal import Refusal
@@ -47,19 +50,21 @@ def create_app(llm: LLM, settings: Settings) -> FastAPI:
         yield
         await service.stop()
 
-    app = gated(settings, lifespan)
+    app = gated(settings, lifespan, service.accounts)
     app.state.service = service
     app.include_router(_ROUTES)
     return app
 
 
-def gated(settings: Settings, lifespan: Lifespan[FastAPI], described: str | None = "/openapi.json") -> FastAPI:
+def gated(
+    settings: Settings, lifespan: Lifespan[FastAPI], accounts: Accounts, described: str | None = "/openapi.json"
+) -> FastAPI:
     """An app without routes, behind everything that a request must pass; `described` is where it tells its routes."""
-    app = FastAPI(
+    app = DescribedApp(
         title="forerun",
         version=forerun.__version__,
         lifespan=lifespan,
-        middleware=_gates(settings),
+        middleware=_gates(settings, accounts),
         openapi_url=described,
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
@@ -69,7 +74,7 @@ def gated(settings: Settings, lifespan: Lifespan[FastAPI], described: str | None
     return app
 
 
-def _gates(settings: Settings) -> list[Middleware]:
+def _gates(settings: Settings, accounts: Accounts) -> list[Middleware]:
     """What a request passes, outermost first."""
     free = PAGE + (OPEN_METRICS if settings.open_metrics else OPEN)
     cors = Middleware(
@@ -84,6 +89,7 @@ def _gates(settings: Settings) -> list[Middleware]:
         Middleware(HostGate, settings=settings),
         *([cors] if settings.allow_origin else []),
         Middleware(KeyGate, keys=Keys(settings.keys()), free=free),
+        Middleware(RateGate, accounts=accounts),
         Middleware(BodyGate, most=settings.max_body),
     ]
 
@@ -112,11 +118,6 @@ async def _take(request: Request, kind: type[B], function: Callable[[B], T], sho
     return work() if len(raw) < short else await asyncio.to_thread(work)
 
 
-def _described(kind: type[Body]) -> dict[str, Any]:
-    """A body for /openapi.json."""
-    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
-
-
 @_ROUTES.get("/", include_in_schema=False)
 @_ROUTES.get("/page/{name}", include_in_schema=False)
 async def page(name: str = "index.html") -> Response:
@@ -124,7 +125,9 @@ async def page(name: str = "index.html") -> Response:
     return served(name)
 
 
-@_ROUTES.post("/v1/completions", openapi_extra=_described(COMPLETION))
+@_ROUTES.post(
+    "/v1/completions", openapi_extra=described.body(COMPLETION), responses=answers(described.COMPLETED, stream=True)
+)
 async def completions(request: Request) -> Response:
     """Continue a text."""
     service, tenant = _service(request), request.state.tenant
@@ -132,7 +135,9 @@ async def completions(request: Request) -> Response:
     return Reply(service, order, tenant)
 
 
-@_ROUTES.post("/v1/chat/completions", openapi_extra=_described(CHAT))
+@_ROUTES.post(
+    "/v1/chat/completions", openapi_extra=described.body(CHAT), responses=answers(described.CHATTED, stream=True)
+)
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service, tenant = _service(request), request.state.tenant
@@ -140,13 +145,13 @@ async def chat(request: Request) -> Response:
     return Reply(service, order, tenant)
 
 
-@_ROUTES.get("/v1/models")
+@_ROUTES.get("/v1/models", responses=answers(described.MODELS))
 async def models(request: Request) -> Response:
     """What is served."""
     return JSONResponse({"object": "list", "data": [_model(_service(request))]})
 
 
-@_ROUTES.get("/v1/models/{name:path}")
+@_ROUTES.get("/v1/models/{name:path}", responses=answers(described.MODEL))
 async def model(request: Request, name: str) -> Response:
     """One model."""
     _service(request).check_model(name)
@@ -166,26 +171,26 @@ def _model(service: Service) -> dict[str, Any]:
     }
 
 
-@_ROUTES.post("/tokenize", openapi_extra=_described(TokenizeBody))
+@_ROUTES.post("/tokenize", openapi_extra=described.body(TokenizeBody), responses=answers(described.TOKENS))
 async def tokenize(request: Request) -> Response:
     """Tokens of a text or of a conversation."""
     return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize, _TEMPLATE))
 
 
-@_ROUTES.post("/detokenize", openapi_extra=_described(DetokenizeBody))
+@_ROUTES.post("/detokenize", openapi_extra=described.body(DetokenizeBody), responses=answers(described.PROMPT))
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     return JSONResponse(await _take(request, DetokenizeBody, _service(request).detokenize))
 
 
-@_ROUTES.get("/health")
+@_ROUTES.get("/health", responses=answers(described.STATUS, failing=True))
 async def health(request: Request) -> Response:
     """Whether the engine steps; 503 where it broke or hangs."""
     well = _service(request).well
     return JSONResponse({"status": "ok" if well else "failed"}, 200 if well else 503)
 
 
-@_ROUTES.get("/ready")
+@_ROUTES.get("/ready", responses=answers(described.STATUS, failing=True))
 async def ready(request: Request) -> Response:
     """Whether new requests are taken in; 503 while the server ends."""
     service = _service(request)
@@ -193,7 +198,7 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"status": "ready" if open_ else "leaving"}, 200 if open_ else 503)
 
 
-@_ROUTES.get("/metrics")
+@_ROUTES.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics; the engine's last known ones where it broke."""
     service = _service(request)
@@ -202,7 +207,13 @@ async def metrics(request: Request) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@_ROUTES.get("/version")
+@_ROUTES.get("/usage", responses=answers(described.USED))
+async def usage(request: Request) -> Response:
+    """What the caller's key has used since the server began."""
+    return JSONResponse(_service(request).accounts.usage(request.state.tenant))
+
+
+@_ROUTES.get("/version", responses=answers(described.VERSION))
 async def version() -> Response:
     """Of forerun."""
     return JSONResponse({"version": forerun.__version__})

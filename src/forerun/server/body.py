@@ -1,4 +1,4 @@
-"""The size of a request's body, and the time in which it must come.
+"""The size of a request's headers and body, and the time in which the latter must come.
 
 Does not: unpack compressed bodies, which may be larger than they look.
 """
@@ -11,9 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.server.refusal import Refusal
 
+HEADERS = 100  # of one request; how many bytes they may have is the listening server's to say
+
 
 class BodyGate:
-    """Refuses bodies that are too large, by their announced length or once they are."""
+    """Refuses too many headers, and bodies that are too large, by their announced length or once they are."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self.app, self.most = app, most
@@ -30,6 +32,8 @@ class BodyGate:
         await self.app(scope, self._counting(receive), send)
 
     def _announced(self, headers: Headers) -> None:
+        if len(headers) > HEADERS:
+            raise Refusal(431, f"the request has more than {HEADERS} headers; send fewer.", code="too_many_headers")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 20 or int(length) > self.most:  # noqa: PLR2004 - digits of 2**64
             raise self._too_large()

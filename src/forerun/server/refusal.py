@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from forerun.errors import RequestError
 
+_UNREAD = (408, 413, 415, 431)  # where the rest of a request is not read: else it could come for ever
 INVALID, SERVER = "invalid_request_error", "server_error"
 
 
@@ -35,8 +36,10 @@ class Refusal(RequestError):  # noqa: N818 - it is an answer
 
     def response(self) -> JSONResponse:
         """The same as an answer."""
-        wait = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return JSONResponse(self.body, self.status, wait)
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status in _UNREAD:
+            headers["Connection"] = "close"
+        return JSONResponse(self.body, self.status, headers)
 
 
 def invalid(message: str, param: str | None = None) -> Refusal:

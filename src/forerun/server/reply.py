@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.engine.stats import RequestStats
+from forerun.guide import COMPLEX, LOST
 from forerun.sampling import STUCK
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
@@ -234,7 +235,7 @@ class Reply(Response):
             events = [event for i, event in news if i == index]
             new, last = self.told[index].take(), self.told[index].last
             if last is not None and last.error is not None:
-                lines.append(encode(broken(last.error).body))
+                lines.append(encode(_failed(last.error).body))
             if self.steps is not None:
                 lines += [self._said(index, [event], ("", []), None) for event in events[:-1]]
                 events = events[-1:]
@@ -259,4 +260,9 @@ def _check(news: News) -> None:
     """Refusal for news that a text cannot be had."""
     for _, event in news:
         if event.error is not None:
-            raise invalid(event.error) if event.error == STUCK else broken(event.error)
+            raise _failed(event.error)
+
+
+def _failed(error: str) -> Refusal:
+    """The request is to blame where what it asked for leaves no token to draw; else the server is."""
+    return invalid(error) if error.startswith((STUCK, LOST, COMPLEX)) else broken(error)

@@ -107,7 +107,7 @@ async def _serve(app: FastAPI, listener: socket.socket, started: Callable[["Endi
         app,
         loop="asyncio",
         http=_Connection,
-        timeout_keep_alive=max(1, ceil(min(_HEAD, settings.read_timeout))),
+        timeout_keep_alive=max(1, ceil(min(_HEAD, app.state.service.settings.read_timeout))),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -158,7 +158,7 @@ def serve(app: FastAPI, settings: Settings, say: Callable[[str], None]) -> None:
             say(url_of(listener))
 
         gc.collect()
-        gc.freeze()  # what is here now stays: to look through it again would hold up a step for as long as ninety others
+        gc.freeze()  # what is here now stays: to look through it again would hold up a step as long as ninety others
         try:
             asyncio.run(_serve(app, listener, started))
         finally:

@@ -15,9 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from forerun.errors import RequestError, unknown
 from forerun.models.tokenizer import Message
 from forerun.server.refusal import Refusal, invalid
+from forerun.server.strict import check
 from forerun.types import Constraint, Sampling
 
 Stop = Annotated[str, Field(max_length=256)]
+Texts = Annotated[list[str], Field(fail_fast=True)]  # a sentence about one entry is enough: many take long to write
+Tokens = Annotated[list[int], Field(fail_fast=True)]
+_MOST = {"bad_words": 1000, "stop_token_ids": 1000, "allowed_tokens": 2**18}  # entries
 _CHAT_ONLY = "tools are called in chats; use /v1/chat/completions"
 _OLDER = "functions are older than tools; use tools and tool_choice"
 _CANNOT = {  # field of OpenAI's interface that is not here -> what to do instead
@@ -183,8 +187,16 @@ class StructuredOutputs(Body):
     json_: dict[str, Any] | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Texts | None = None
     grammar: str | None = None
+
+
+class Wish(Body):
+    """types.Constraint."""
+
+    called: ClassVar[str] = "constraint"
+    name: str
+    text: str = ""
 
 
 class _Generation(Body):
@@ -198,11 +210,11 @@ class _Generation(Body):
     prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    constraint: Constraint | None = None
-    priority: int = 0
+    constraint: Wish | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Texts | None = None
     guided_grammar: str | None = None
 
     def report(self) -> int | None:
@@ -229,7 +241,7 @@ class _Generation(Body):
 class CompletionFields(_Generation):
     """`/v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True)]
     echo: bool = False
     best_of: int | None = None
     logprobs: int | None = None
@@ -252,10 +264,10 @@ class CompletionFields(_Generation):
 class ChatFields(_Generation):
     """`/v1/chat/completions`."""
 
-    messages: list[Turn] = Field(min_length=1)
+    messages: list[Turn] = Field(min_length=1, fail_fast=True)
     logprobs: bool | None = None
-    top_logprobs: int | None = None
-    max_completion_tokens: int | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     tools: list[Tool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -290,7 +302,7 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Turn] | None = None
+    messages: Annotated[list[Turn], Field(fail_fast=True)] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -299,14 +311,15 @@ class DetokenizeBody(Body):
     """Tokens to be spelled."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Tokens
 
 
 def _with_sampling(base: type[_Generation], called: str) -> Any:  # noqa: ANN401 - a type that is made here
     """The same, with every field of Sampling that it does not say in its own way."""
     hints, names = get_type_hints(Sampling), [f.name for f in fields(Sampling) if f.name not in base.model_fields]
-    rest: dict[str, Any] = {name: (hints[name] | None, None) for name in names}
-    rest["logit_bias"] = (Annotated[dict[int, float], Field(max_length=300)] | None, None)
+    lists = {name: Annotated[hints[name], Field(max_length=most, fail_fast=True)] for name, most in _MOST.items()}
+    lists["logit_bias"] = Annotated[dict[int, float], Field(max_length=300)]
+    rest: dict[str, Any] = {name: ({**hints, **lists}[name] | None, None) for name in names}
     return create_model(called, __base__=base, **rest)
 
 
@@ -319,15 +332,18 @@ B = TypeVar("B", bound=Body)
 def read(kind: type[B], raw: bytes) -> B:
     """The body of a request; Refusal, with the field's name, for what is not one."""
     try:
+        check(raw)
         return kind.model_validate_json(raw)
     except ValidationError as problem:
         raise _wrong(problem) from None
+    except ValueError as problem:
+        raise invalid(f"the body is not JSON that can be read ({problem}); send an object.") from None
 
 
 def _wrong(problem: ValidationError) -> Refusal:
     found = problem.errors(include_url=False, include_context=False, include_input=False)
     if not found[0]["loc"]:
-        return invalid(f"the body is not a JSON object that can be read ({found[0]['msg']}); send one.")
+        return invalid(f"the body is not JSON that can be read ({found[0]['msg']}); send an object.")
     place = str(found[0]["loc"][0])
     said = dict.fromkeys(error["msg"] for error in found if error["loc"][0] == place)
     return invalid(f"{place} cannot be read ({'; '.join(said)}); correct or leave it out.", place)

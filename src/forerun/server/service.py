@@ -13,6 +13,7 @@ from typing import Any
 from forerun.engine.engine import Engine
 from forerun.llm import LLM
 from forerun.rng import sample_seed
+from forerun.server.accounts import Accounts
 from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop, Ticket
 from forerun.server.metrics import Metrics
@@ -29,7 +30,7 @@ from forerun.server.schema import (
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.server.tools import BARE, MOST, Calling, form_of, held
-from forerun.types import Constraint, Sampling
+from forerun.types import Constraint, Event, Sampling
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,13 @@ class Service:
         self.llm, self.settings, self.began = llm, settings, int(time())
         self.name = settings.served_model_name or Path(llm.config.model).name
         self.metrics = Metrics(settings.metrics_prefix, max(1, llm.engine.cache.free()))
-        self.loop = EngineLoop(llm.engine, self.metrics.observe)
+        self.accounts = Accounts(settings.requests_per_minute, settings.tokens_per_minute)
+        self.loop = EngineLoop(llm.engine, self._observe)
         self.admission = Admission(llm.config.max_requests + settings.max_queue, settings.max_per_key)
+
+    def _observe(self, ticket: Ticket, index: int, event: Event) -> None:
+        self.metrics.observe(ticket, index, event)
+        self.accounts.observe(ticket, index, event)
 
     @cached_property
     def pieces(self) -> Sequence[bytes | str | None]:
@@ -75,7 +81,10 @@ class Service:
 
     def completion(self, tenant: str, body: CompletionFields) -> Order:
         """`/v1/completions` -> asks."""
-        sampling, expected = self._read(body)
+        sampling, expected = self._read(tenant, body)
+        most, asked = self.admission.per_key, len(body.prompts()) * body.n
+        if asked > most:
+            raise invalid(f"the request asks for {asked} texts and may have {most}; ask for fewer.", "prompt")
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
         echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
         return _order(CompletionShape(), body, _asks(body, prompts, sampling, tenant, expected), echoes)
@@ -84,7 +93,7 @@ class Service:
         """`/v1/chat/completions` -> asks."""
         functions = body.functions()
         calling, forced = self._calling(body, functions)
-        sampling, expected = self._read(body, forced)
+        sampling, expected = self._read(tenant, body, forced)
         if calling is not None and forced is None and sampling.constraint is not None:
             raise invalid("the output is held to a form that no call has; leave that or tools out.", "tools")
         prompt = self._chat(body.messages, functions)
@@ -117,7 +126,7 @@ class Service:
         return calling, held(form, wanted, several=several and name is None)
 
     def _read(
-        self, body: CompletionFields | ChatFields, forced: Constraint | None = None
+        self, tenant: str, body: CompletionFields | ChatFields, forced: Constraint | None = None
     ) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
         if body.n > self.settings.max_n:
@@ -129,7 +138,9 @@ class Service:
             if sampling.constraint is not None:
                 raise invalid("the output is held to a form and to tool calls; ask for one of them.", "tool_choice")
             sampling = replace(sampling, constraint=forced)
-        self.llm.engine.prepare(sampling)
+        if sampling.constraint is not None:
+            with self.accounts.compiling(tenant):
+                self.llm.engine.prepare(sampling)
         return sampling, self.llm.tokenizer.encode_within(body.expected())
 
     def _text(self, prompt: str | list[int]) -> str:
@@ -169,6 +180,7 @@ class Service:
     async def open(self, order: Order, tenant: str) -> AsyncIterator[Ticket]:
         """The order's asks while they run; what still runs at the end is aborted."""
         with self.admission.seats(tenant, len(order.asks)):
+            self.accounts.ask(tenant, order.asks)
             ticket = await self.loop.submit(order.asks)
             try:
                 yield ticket

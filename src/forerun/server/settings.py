@@ -26,6 +26,8 @@ class Settings:
     allow_origin: tuple[str, ...] = option((), "a web origin whose pages may call this server; may be repeated")
     max_queue: int = option(256, "requests that may wait while others run", 0)
     max_per_key: int = option(0, "requests that one key may have running and waiting; 0: as many as there is room", 0)
+    requests_per_minute: int = option(0, "requests that one key may send in a minute; 0: as many as it likes", 0)
+    tokens_per_minute: int = option(0, "tokens that one key may have read and written in a minute; 0: any", 0)
     max_body: int = option(4 * 2**20, "bytes of a request's body", 1)
     max_n: int = option(8, "choices that one request may ask for", 1)
     read_timeout: float = option(30.0, "seconds in which a body must arrive, and headers, which get 10 at most", 0)

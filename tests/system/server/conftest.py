@@ -60,7 +60,7 @@ def slow():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serving():
     """`with serving(llm, field=value) as url`."""
     return lambda llm, **fields: in_background(llm, Settings(port=0, **fields))

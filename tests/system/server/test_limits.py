@@ -368,11 +368,11 @@ def test_nothing_that_is_said_is_logged(slow, serving, caplog):
     ours = [r.getMessage() for r in caplog.records if r.name.startswith(("forerun", "uvicorn", "asyncio", "fastapi"))]
     assert not [line for line in ours if said in line or "k-secret" in line or "forged" in line]
     lines = [line for line in ours if line.startswith("mine-1 ")]
-    assert [line.split()[1:4] for line in lines] == [
+    assert sorted(line.split()[1:4] for line in lines) == [  # a line comes after its answer, maybe after the next one
+        ["GET", "-", "404"],
+        ["POST", "-", "404"],
         ["POST", "/v1/completions", "200"],
         ["POST", "/v1/completions", "400"],
-        ["POST", "-", "404"],
-        ["GET", "-", "404"],
     ]
 
 
@@ -433,3 +433,37 @@ def test_a_signal_drains_and_a_second_one_ends(tmp_path):
                 assert running.result().json()["choices"][0]["finish_reason"] == "length"
             process.stderr.read()
             assert process.wait(60) == 0
+
+
+def test_a_key_has_so_many_requests_and_tokens_a_minute(slow, serving):
+    """S17: every answer says what is left, a refusal when to come back, and `/usage` what was used."""
+    one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+    limits = {"requests_per_minute": 4, "tokens_per_minute": 12, "api_key": ("one", "two")}
+    with serving(slow(0), **limits) as url, httpx.Client(base_url=url, timeout=60) as web:
+
+        def ask(headers=one, **body):
+            return web.post("/v1/completions", json={**SHORT, **body}, headers=headers)
+
+        first = ask()
+        assert first.status_code == 200
+        assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-limit-tokens"]) == ("4", "12")
+        assert first.headers["x-ratelimit-remaining-requests"] == "3"
+        wrong = ask(max_tokens=-1)
+        assert (wrong.status_code, wrong.headers["x-ratelimit-remaining-requests"]) == (400, "2")
+        assert ask(prompt="abcd", max_tokens=9).status_code == 200  # 5 are used; 4 are read, and 9 written on credit
+        refused = ask()
+        assert (refused.status_code, refused.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 30 < int(refused.headers["retry-after"]) <= 41  # 2 of 12 a minute are missing, and 6 overdrawn
+        again = ask()
+        assert (again.status_code, again.headers["x-ratelimit-remaining-requests"]) == (429, "0")
+        assert 0 < float(again.headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 60
+        assert ask(two).status_code == 200
+        used = web.get("/usage", headers=one).json()
+        assert (used["requests"], used["prompt_tokens"], used["completion_tokens"]) == (2, 6, 12)
+        assert used["kv_token_seconds"] > 0
+        assert web.get("/usage", headers=two).json()["completion_tokens"] == 3
+        assert web.get("/usage").status_code == 401
+        assert "x-ratelimit-limit-requests" not in web.get("/health").headers
+    with serving(slow(0)) as url:
+        assert "x-ratelimit-limit-requests" not in post(url, SHORT).headers

@@ -149,3 +149,42 @@ def test_a_hash_that_forgets_the_scope_is_seen(monkeypatch):
     monkeypatch.setattr(Prefix, "of", lambda parent, tokens, _: right(parent, tokens, ""))
     with pytest.raises(AssertionError, match="assert"):
         test_another_scope_never_hits("lru")
+
+
+def left_of_a_neighbour(evict, share):
+    """Blocks of a tenant's text that it finds again after another has written many texts of its own."""
+    spelled = f"paged:block_size=4,blocks=24,evict={evict},share={share}"
+    engine = Toy(cache=spelled).build().engine
+
+    def write(prompt, scope):
+        number = engine.add(prompt, Sampling(temperature=0, max_tokens=2), scope)
+        ends = [e for _ in range(99) if engine.busy for e in engine.step() if e.finish_reason is not None]
+        engine.cache.check()
+        assert [e.request for e in ends] == [number]
+        return ends[0].stats.cached
+
+    mine = (0, 1, 2) * 6
+    write(mine, "mine")
+    for i in range(40):
+        text = tuple((i >> bit) % 2 for bit in range(6))
+        write((*text, *text, *text), "other")
+    return write(mine, "mine")
+
+
+@pytest.mark.parametrize("evict", EVICTIONS)
+def test_no_tenant_evicts_what_others_left(evict, monkeypatch):
+    """S11: one that floods keeps half of the blocks, and its own oldest go; where nobody looks at that, all goes."""
+    assert left_of_a_neighbour(evict, 0.5) == 16
+    right = Blocks._may_take
+    monkeypatch.setattr(Blocks, "_may_take", lambda blocks, block, _: right(blocks, block, "mine"))
+    assert left_of_a_neighbour(evict, 1) < 16
+
+
+def test_a_scope_alone_keeps_everything_and_the_empty_one_has_no_share():
+    for scope in ("a", ""):
+        blocks = Blocks(8, 8, eviction_of("lru"), share=0.25)
+        for i, owner in enumerate([scope] * 5 + (["b"] if not scope else [])):
+            block = blocks.take(-1, owner)
+            blocks.learn(block, Prefix.of(b"", (i,), owner))
+            blocks.release(block)
+        assert len(blocks.cached) == (5 if scope else 6)

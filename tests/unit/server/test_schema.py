@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.server import strict
 from forerun.server.refusal import Refusal
 from forerun.server.schema import CHAT, COMPLETION, constraint, read
 from forerun.types import Constraint, Sampling
@@ -113,6 +114,7 @@ def test_parts_of_text_are_a_text_and_names_reach_the_template():
         ({"ignore_eos": 1}, "ignore_eos", "valid boolean"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids", "valid integer"),
         ({"seed": 1e30}, "seed", "valid integer"),
+        ({"constraint": {"name": "regex", "text": "a", "txet": "b"}}, "txet", "did you mean 'text'"),
         ({"functions": [{}]}, "functions", "use tools and tool_choice"),
         ({"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
         ({"stop": "x" * 257}, "stop", "at most 256"),
@@ -187,3 +189,30 @@ def test_two_forms_at_once_are_refused():
             constraint(body(COMPLETION, {"prompt": "a", **values}))
     with pytest.raises(Refusal, match="no json_schema"):
         constraint(body(COMPLETION, {"prompt": "a", "response_format": {"type": "json_schema"}}))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"[" * 64 + b"]" * 64, b'{"a": {"b": 1}, "c": {"b": "[[\\"[{"}}', b'["' + b"[" * 99 + b'"]']
+)
+def test_what_has_one_meaning_is_read(raw):
+    assert strict.loads(raw) == json.loads(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"[" * 65 + b"]" * 65, "deeper than 64"),
+        (b'{"a": 1, "\\u0061": 2}', "twice"),
+        (b'[{"a": {"b": 1, "b": 1}}]', "twice"),
+        (b"[NaN]", "NaN"),
+        (b'{"a": -Infinity}', "-Infinity"),
+        (b"[" + b"1," * (2**18 + 1) + b"1]", "parts"),
+        (b'"' + b'\\"' * 2_000_000, "Unterminated"),  # quadratic for a search that goes back
+        (b"9" * 5000, "digits"),
+        (b"\xff", "utf-8"),
+    ],
+)
+def test_what_has_several_or_is_without_end_is_not(raw, why):
+    """S7."""
+    with pytest.raises(ValueError, match=why):
+        strict.check(raw)

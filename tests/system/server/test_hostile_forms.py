@@ -1,0 +1,250 @@
+"""S9: 500 hostile schemas, expressions and grammars through the API; each is compiled or refused, and soon.
+
+25 families in 20 sizes, made here. Every fifth runs by default; FORERUN_ALL_FORMS=1 runs them all.
+"""
+
+import json
+import os
+import threading
+import time
+
+import httpx
+import pytest
+
+from forerun import LLM
+from forerun.models.tokenizer import ToyTokenizer
+from forerun.models.toy import ToyModel
+
+SIZES = 20
+STEP = 1 if os.environ.get("FORERUN_ALL_FORMS") else 5
+PATIENCE = 10.0  # seconds of processor time, of the whole server; a machine may be busy with other things
+
+
+def chain(opening, size):
+    """A schema within itself, so many times, as text: Python's own writer goes no deeper than 1000."""
+    return opening * size + "true" + "}" * size * opening.count("{")
+
+
+def branches(size):
+    """Two at every level."""
+    schema = {"type": "null"}
+    for _ in range(size):
+        schema = {"anyOf": [schema, {"items": schema}]}
+    return schema
+
+
+def grown(i, most):
+    """Sizes from small to far too large, in even ratios."""
+    return max(1, round(most ** ((i + 1) / SIZES)))
+
+
+def doubled(i):
+    """Branches that refer to twice as many each."""
+    depth = grown(i, 60)
+    rest = {
+        f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"items": {"$ref": f"#/$defs/d{n + 1}"}}]}
+        for n in range(depth)
+    }
+    return {"$defs": {**rest, f"d{depth}": {"type": "null"}}, "$ref": "#/$defs/d0"}
+
+
+def odd(i):
+    """Schemas that are hardly any, or wrong ones."""
+    return [
+        {},
+        False,
+        [],
+        None,
+        5,
+        ["string"],
+        {"type": []},
+        {"type": "any"},
+        {"type": {"a": 1}},
+        {"enum": []},
+        {"enum": 5},
+        {"required": "a"},
+        {"properties": []},
+        {"properties": {"a": 5}},
+        {"items": 5},
+        {"$ref": 5},
+        {"format": "nonsense"},
+        {"type": "string", "format": "date-time", "minLength": 10**9},
+        {"not": {}},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+    ][i]
+
+
+REFERENCES = [
+    {"$ref": "#"},
+    {"$ref": "#/nowhere"},
+    {"$ref": "http://127.0.0.1:1/a.json"},
+    {"$ref": "file:///etc/passwd"},
+    {"$ref": "//evil.example/a"},
+    {"$ref": "../a.json"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    {"properties": {"a": {"$ref": "#"}}},
+    {"items": {"$ref": "#"}},
+    {"anyOf": [{"$ref": "#"}]},
+    {"allOf": [{"$ref": "#"}]},
+    {"not": {"$ref": "#"}},
+    {"$id": "http://a.example/", "$ref": "b.json"},
+    {"$dynamicRef": "#a"},
+    {"$recursiveRef": "#"},
+    {"$ref": "#/" + "a/" * 9999},
+    {"$ref": "#/" + "%25" * 9999},
+    {"$ref": "\x00"},
+    {"$ref": ""},
+]
+PATTERNS = [
+    "(a+)+$",
+    "(a|a)*b",
+    "(a*)*(b*)*c",
+    "(?=a)a",
+    "(?!a)b",
+    "(?<=a)b",
+    "(?<!a)b",
+    r"(a)\1",
+    r"(?P<x>a)(?P=x)",
+    "[",
+    "(",
+    "a{2,1}",
+    "*",
+    r"\p{L}{1,900}",
+    r"\p{Greek}+\P{Latin}*",
+    r"\u{110000}",
+    "\\",
+    "(?i)(ä|ö|ü){500}",
+    ".{1000}.{1000}",
+    r"[\x00-\U0010ffff]{900}",
+]
+LARK = [
+    'start: start "a" | "b"',
+    "start: x",
+    "start: start",
+    'start: ("a"*)*',
+    "start: /a/ /(b+)+c/ start?",
+    'start: ""',
+    "",
+    "%ignore /a*/",
+    'start: "a"{100000}',
+    'start: ("a"{100}){100}',
+    "start: %json {",
+    'start: %json {"$ref": "http://a.example"}',
+    'start: "' + "a" * 60_000 + '"',
+    "start: " + "(" * 9000 + '"a"' + ")" * 9000,
+    "start: " + " | ".join(f'"{n}"' for n in range(7000)),
+    "\n".join(["start: r0", *[f"r{n}: r{n + 1} r{n + 1}" for n in range(60)], 'r60: "a"']),
+    "\n".join(["start: r0", *[f"r{n}: r{n + 1}?" for n in range(3000)], 'r3000: "a"']),
+    "start: /(a|b)*a(a|b){20}/",
+    "start: /(a|b)*a(a|b){200}/",
+    "start: a b\na: /.*/\nb: /.*x{900}/",
+]
+FAMILIES = {
+    "objects": lambda i: chain('{"type": "object", "properties": {"a": ', grown(i, 1500)),
+    "arrays": lambda i: chain('{"items": ', grown(i, 5000)),
+    "anyOf": lambda i: {"anyOf": [{"const": f"{n}" * 9} for n in range(grown(i, 4000))]},
+    "anyOf, deep": lambda i: branches(min(11, 1 + i // 2)),
+    "oneOf": lambda i: {"oneOf": [{"type": "string", "pattern": f"^a{{{n}}}"} for n in range(grown(i, 1000))]},
+    "allOf": lambda i: {"allOf": [{"properties": {f"p{n}": {"minLength": n}}} for n in range(grown(i, 1500))]},
+    "not": lambda i: chain('{"not": ', grown(i, 5000)),
+    "doubled": doubled,
+    "references": lambda i: REFERENCES[i],
+    "properties": lambda i: {"properties": {f"p{n}": {"type": "string"} for n in range(grown(i, 2500))}},
+    "required": lambda i: {"required": [f"p{n}" for n in range(grown(i, 5000))], "type": "object"},
+    "enum": lambda i: {"enum": [f"v{n}" for n in range(grown(i, 50_000))]},
+    "const": lambda i: {"const": "x" * grown(i, 2_000_000)},
+    "lengths": lambda i: {"type": "string", "minLength": grown(i, 10**9), "maxLength": grown(i, 10**9) + i},
+    "items": lambda i: {
+        "type": "array",
+        "minItems": grown(i, 10**9),
+        "uniqueItems": i % 2 == 0,
+        "items": {"type": "integer"},
+    },
+    "patternProperties": lambda i: {
+        "patternProperties": {f"^a{n}.*b+$": {"type": "null"} for n in range(grown(i, 2000))}
+    },
+    "additionalProperties": lambda i: chain('{"additionalProperties": ', grown(i, 2500)),
+    "integers": lambda i: {"type": "integer", "minimum": -grown(i, 10**30), "maximum": grown(i, 10**30)},
+    "multiples": lambda i: {"type": "number", "multipleOf": 10.0 ** -(i - 10), "minimum": 0.1, "maximum": 1e30},
+    "odd": odd,
+    "pattern": lambda i: {"type": "string", "pattern": PATTERNS[i]},
+    "regex": lambda i: ("guided_regex", PATTERNS[i]),
+    "products": lambda i: ("guided_regex", f"((a{{1,{grown(i, 2000)}}}){{1,{grown(i, 2000)}}}b){{1,{grown(i, 900)}}}"),
+    "alternations": lambda i: ("guided_regex", "|".join(f".*a{{{n}}}.*" for n in range(grown(i, 90)))),
+    "grammars": lambda i: ("guided_grammar", LARK[i]),
+}
+CASES = [(name, i) for name in FAMILIES for i in range(SIZES)]
+
+
+def body_of(name, i):
+    made = FAMILIES[name](i)
+    field, value = (
+        made if isinstance(made, tuple) else ("guided_json", made if isinstance(made, str) else json.dumps(made))
+    )
+    return json.dumps({"prompt": "ab", "max_tokens": 8, "temperature": 1.0, "seed": 1, field: value}).encode()
+
+
+def test_there_are_500():
+    assert len(FAMILIES) == 25
+    assert len(CASES) == 500
+    assert len({body_of(*case) for case in CASES}) > 480
+
+
+class Pulse:
+    """What else happens meanwhile: steps of the engine, whose longest pause is kept."""
+
+    def __init__(self, llm):
+        self.longest, self._last = 0.0, time.process_time()
+        step = llm.engine.step
+
+        def watched():
+            found = step()
+            now = time.process_time()
+            self.longest, self._last = max(self.longest, now - self._last), now
+            return found
+
+        llm.engine.step = watched
+
+    def reset(self):
+        self.longest, self._last = 0.0, time.process_time()
+
+
+WORDS = [*map(chr, range(32, 127)), "\n", '{"', '": ', '"}', "null", "true", "false", "aa", "ab", "11", ", "]
+
+
+@pytest.fixture(scope="module")
+def served(serving):
+    model = ToyModel(len(WORDS), context_length=10**6)
+    llm = LLM(model, ToyTokenizer(*WORDS), threads=1, profiles="off", drafter="none", max_requests=4)
+    with serving(llm, request_timeout=3000.0) as url:
+        yield url, llm
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_form_compiles_or_is_refused_soon(served, family):
+    url, llm = served
+    stop, pulse = threading.Event(), Pulse(llm)
+
+    def beside():
+        body = {"prompt": "ab", "max_tokens": 900_000, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as found:
+            for _ in found.iter_raw():
+                if stop.is_set():
+                    return
+
+    stream = threading.Thread(target=beside)
+    stream.start()
+    headers = {"content-type": "application/json"}
+    try:
+        for i in range(0, SIZES, STEP):
+            pulse.reset()
+            began = time.process_time()
+            found = httpx.post(f"{url}/v1/completions", content=body_of(family, i), headers=headers, timeout=60)
+            took = time.process_time() - began
+            assert found.status_code in {200, 400}, (family, i, found.text)
+            assert took < PATIENCE, (family, i)
+            assert pulse.longest < PATIENCE, (family, i)
+    finally:
+        stop.set()
+        stream.join()
