@@ -11,6 +11,7 @@ Does not: choose between drafters; give a seed the same text twice where the ver
 times differ.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -179,7 +180,7 @@ class AutoPlanner(Planner):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
-        self.everybody, self.drafting, self.trust = Record(options.most), Drafting(), dict[str, Trust]()
+        self.everybody, self.drafting, self.trust = Record(options.most), Drafting(), defaultdict[str, Trust](Trust)
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
@@ -283,13 +284,8 @@ class AutoPlanner(Planner):
     def _worth(self, draft: Draft, luck: float) -> list[float]:
         """Of every node, the chance that it is accepted."""
         sources = map(draft.source_of, range(len(draft)))
-        chances = [self._trust(source).chance(*cell(draft, node)) for node, source in enumerate(sources)]
+        chances = [self.trust[source].chance(*cell(draft, node)) for node, source in enumerate(sources)]
         return reach(draft, chances, luck)
-
-    def _trust(self, source: str) -> Trust:
-        if source not in self.trust:
-            self.trust[source] = Trust()
-        return self.trust[source]
 
     def _paying(self, worths: Sequence[list[float]]) -> list[list[int]]:
         """Per draft, the nodes among the likeliest of all with which tokens per second are highest."""
@@ -339,7 +335,7 @@ class AutoPlanner(Planner):
             record.learn(made, len(path), self.steps)
         for node, parent in enumerate(draft.parents):
             if parent < 0 or parent in path:
-                self._trust(draft.source_of(node)).learn(*cell(draft, node), node in path, self.steps)
+                self.trust[draft.source_of(node)].learn(*cell(draft, node), node in path, self.steps)
         return len(path)
 
 
