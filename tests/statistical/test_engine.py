@@ -128,7 +128,7 @@ def preempted(rig, work):
     while rig.engine.busy:
         seated = [r for r in rig.engine.requests.values() if r.slot is not None]
         if step % 4 == 3 and seated:
-            rig.engine._preempt(max(seated, key=lambda r: r.arrival))
+            rig.engine._preempt(max(seated, key=lambda r: r.arrival), rig.engine.clock())
         rig.step()
         step += 1
     assert rig.engine.stats.preemptions >= 5

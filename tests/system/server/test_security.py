@@ -308,6 +308,8 @@ def test_what_breaks_does_not_tell_what_was_asked(where, serving, caplog):
     with serving(llm, api_key=("k-secret",)) as url, httpx.Client(base_url=url, timeout=60) as web:
         headers = {"authorization": "Bearer k-secret", "x-note": CANARY}
         body = {"prompt": CANARY, "max_tokens": 4, "stop": [CANARY], "user": CANARY}
+        if where == "prepare":
+            body["guided_regex"] = f"{CANARY}.*"
         if owner is None:
             llm.engine.decode = failing  # of one request's text, amid a step
         else:

@@ -40,8 +40,7 @@ def left_out(report):
 def test_every_method_that_is_not_exact_is_there(report, cases):
     tables = [FAMILIES[family] for family in fidelity.JUDGES]
     wanted = {name for table in tables for name in table if not table[name].facts.exact}
-    assert left_out(report) == {"exact-extract"}  # it reads whole spans, for which the default planner has no room
-    wanted -= left_out(report)
+    assert not left_out(report)
     assert wanted
     assert cases.keys() == wanted | {NOTHING, fidelity.PLAIN, fidelity.EXACT}
     assert report["drafter"] == "draft-model:depth=3"
@@ -124,7 +123,7 @@ def test_a_method_that_the_model_cannot_have_is_left_out_with_its_sentence(data)
     table = FAMILIES["decoder"]
     alone = {n for n in table if not table[n].facts.exact and Need.SECOND_MODEL not in table[n].facts.needs}
     there = {case["name"] for case in found["cases"] if case["family"] == "decoder"}
-    assert there == alone - {"exact-extract"}
+    assert there == alone
 
 
 def test_an_exact_or_unknown_setting_is_refused():
