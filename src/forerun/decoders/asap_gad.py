@@ -122,7 +122,7 @@ class AsapDecoder(Decoder):
         """Remember what the model and the constraint say behind every token that is committed."""
         sample, context = seat.state, seat.context
         rows, path = [0, *(row - len(seat.pending) + 1 for row in turn.keep[len(seat.pending) :])], list[int]()
-        for emission, row in zip(turn.emissions, rows, strict=False):
+        for emission, row in zip(turn.emissions, rows, strict=False):  # nothing is said while a prompt is read
             if sample.trunk.count >= self.options.beginnings or len(sample.way) <= sample.length + len(path):
                 break
             node = sample.way[-1]

@@ -171,6 +171,8 @@ def shared():
         try:
             own, other = (load_model(folder, compiled=False, split=split) for split in splits)
         except ConfigError as problem:
+            if "norms over all its heads" not in str(problem):  # the one reason why a family cannot be shared
+                raise
             pytest.skip(str(problem))
         following = Thread(target=parallel.follow, args=(other, splits[1]), daemon=True)
         following.start()
