@@ -142,14 +142,10 @@ void give(const float* seen, vf total, int64_t many, int64_t dim, float* const* 
     store(totals, total);
     for (int64_t q = 0; q < many; ++q)
         for (int64_t i = 0; i < dim; i += 32) {
-            const float* low = seen + 16 * i + 16 * q;
-            alignas(64) float row[32];
-            for (int part = 0; part < 4; ++part) {
-                std::memcpy(row + 8 * part, low + 4 * part, 16);
-                std::memcpy(row + 8 * part + 4, low + 256 + 4 * part, 16);
-            }
-            store(outs[q] + i, load(row) / totals[q]);
-            store(outs[q] + i + 16, load(row + 16) / totals[q]);
+            const __m512 a = _mm512_loadu_ps(seen + 16 * i + 16 * q), b = _mm512_loadu_ps(seen + 16 * i + 16 * q + 256);
+            const __m512 low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee);  // quarters a a b b
+            store(outs[q] + i, (vf)_mm512_shuffle_f32x4(low, low, 0xd8) / totals[q]);  // a b a b
+            store(outs[q] + i + 16, (vf)_mm512_shuffle_f32x4(high, high, 0xd8) / totals[q]);
         }
 }
 

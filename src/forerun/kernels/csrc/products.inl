@@ -377,9 +377,10 @@ INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t
 }
 
 // Sums of T tiles side by side, which the memory serves better than one, and up to 16 rows. Registers 0-5: sums of the
-// halves of each tile; 6: the rows; 7: the weights.
-template <Kind K, int T>
-INLINE void side_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
+// halves of each tile; 6: the rows; 7: the weights. `meanwhile` is done once a step, while memory is waited for.
+template <Kind K, int T, typename Meanwhile>
+INLINE void side_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t width, int64_t steps, void* sums,
+                      Meanwhile&& meanwhile) {
 #define ADD(REGISTER, AT)                                             \
     _tile_loadd(7, AT, 128);                                          \
     if constexpr (K == Kind::BF16) _tile_dpbf16ps(REGISTER, 6, 7);    \
@@ -413,6 +414,7 @@ INLINE void side_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t 
             ADD(5, w + 2 * next + 64);
         }
         ask_some(24);
+        meanwhile();
     }
 #undef ADD
     int32_t* out = (int32_t*)sums;
@@ -518,18 +520,30 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
         }
         done(row, t, out[0], out[1]);
     };
-    alignas(64) uint8_t sums[SIDE * 16 * TILE * 4];
+    alignas(64) uint8_t sums[2][SIDE * 16 * TILE * 4];
     if (K != Kind::INT4 && count <= 16) {
         configure({count, count, count, count, count, count, count, 16});
-        for (int64_t t = tiles.begin; t < tiles.end;) {
+        int64_t of = 0, row = 0, left = 0;  // sums that are not yet outputs: of which tile and row the next, and how many
+        const uint8_t* at = nullptr;
+        auto put_some = [&](int64_t most) __attribute__((always_inline)) {
+            for (; most > 0 && left > 0; --most, --left) {
+                put(of, row, at + row * P * 128);
+                if (++row == rows) { row = 0; ++of; at += 16 * 128; }
+            }
+        };
+        for (int64_t t = tiles.begin, turn = 0; t < tiles.end; turn ^= 1) {
             const uint8_t* w = m.data + t * bytes;
-            const int64_t side = std::min(SIDE, tiles.end - t);
-            if (side == 3) side_sums<K, 3>(w, bytes, from, width, steps, sums);
-            else if (side == 2) side_sums<K, 2>(w, bytes, from, width, steps, sums);
-            else side_sums<K, 1>(w, bytes, from, width, steps, sums);
-            for (int64_t n = 0; n < side; ++n, ++t)
-                for (int64_t row = 0; row < rows; ++row) put(t, row, sums + (n * 16 + row * P) * 128);
+            const int64_t side = std::min(SIDE, tiles.end - t), each = (left + steps - 1) / steps;
+            auto meanwhile = [&]() __attribute__((always_inline)) { put_some(each); };
+            if (side == 3) side_sums<K, 3>(w, bytes, from, width, steps, sums[turn], meanwhile);
+            else if (side == 2) side_sums<K, 2>(w, bytes, from, width, steps, sums[turn], meanwhile);
+            else side_sums<K, 1>(w, bytes, from, width, steps, sums[turn], meanwhile);
+            of = t;
+            at = sums[turn];
+            left = side * rows;
+            t += side;
         }
+        put_some(left);
         _tile_release();
         return;
     }
@@ -543,13 +557,13 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
             for (int64_t t = begin; t < std::min(begin + band, tiles.end); ++t) {
                 const uint8_t *w = m.data + t * bytes, *x = from + first * width;
                 const bool two = std::min(most, count - first) > 16;
-                if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums);
-                else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums);
+                if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums[0]);
+                else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums[0]);
                 const int64_t end = std::min(rows, (first + most) / P);
                 const uint8_t* soon = w + bytes + LEAD;  // while sums are written, or memory would rest
                 for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
                     if (!first) for (int64_t i = 0; i < lines; ++i, soon += 64) __builtin_prefetch(soon, 0, 2);
-                    put(t, row, sums + at * 128);
+                    put(t, row, sums[0] + at * 128);
                 }
             }
     _tile_release();
