@@ -240,7 +240,7 @@ struct Look {
     const float* queries;
     float* out;
     int64_t stride;
-    std::vector<float>& scratch;
+    Lines<float>& scratch;
 };
 
 // What each row of a unit sees, and the entries [first, second) that hold all of it.

@@ -160,7 +160,7 @@ struct Bench {
     int32_t* sums;  // [4][16][16]
     float *scales, *scores;
 
-    Bench(std::vector<float>& scratch, int64_t dim, int64_t width) {
+    Bench(Lines<float>& scratch, int64_t dim, int64_t width) {
         const int64_t padded = round_up(dim, BLOCK);
         const int64_t need = (16 + 64) * padded + 16 * width + 4096 + 4096 + 4 * width + 4 * EIGHT * width + 64;
         if ((int64_t)scratch.size() * 4 < need) scratch.resize(need / 4 + 1);

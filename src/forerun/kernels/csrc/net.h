@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 namespace forerun {
@@ -135,16 +136,29 @@ struct Peak {
     float value, mass;
 };
 
+// Memory that begins with a line of the cache: a vector that lies across two costs twice.
+template <typename T> struct OnLines {
+    using value_type = T;
+    static constexpr std::align_val_t line{64};
+    OnLines() = default;
+    template <typename U> OnLines(const OnLines<U>&) {}
+    T* allocate(size_t n) { return (T*)::operator new(n * sizeof(T), line); }
+    void deallocate(T* p, size_t) { ::operator delete(p, line); }
+    template <typename U> bool operator==(const OnLines<U>&) const { return true; }
+    template <typename U> bool operator!=(const OnLines<U>&) const { return false; }
+};
+template <typename T> using Lines = std::vector<T, OnLines<T>>;
+
 // Scratch memory of a pass; grows and is kept.
 struct Workspace {
-    std::vector<float> x, before, a, b, turns;
-    std::vector<int8_t> quantized;
-    std::vector<uint16_t> halves;
-    std::vector<std::vector<uint8_t>> wide;  // per thread: tiles of INT4 as those of INT8
+    Lines<float> x, before, a, b, turns;
+    Lines<int8_t> quantized;
+    Lines<uint16_t> halves;
+    std::vector<Lines<uint8_t>> wide;  // per thread: tiles of INT4 as those of INT8
     std::vector<float> scales;
     std::vector<Peak> crowns;  // of each part of a row of logits
     std::vector<int32_t> sums, groups;
-    std::vector<std::vector<float>> scores;  // per thread
+    std::vector<Lines<float>> scores;  // per thread
     std::vector<int64_t> entry;              // row of the cache that every row of the pass writes
     std::vector<int64_t> all;                // 0, 1, 2, ...
 };

@@ -603,7 +603,7 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
 }
 
 // A matrix of some tiles of one of INT4, made wide in `room`, with everything that belongs to their outputs.
-Matrix widened(const Matrix& m, Share tiles, std::vector<uint8_t>& room) {
+Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
     const int64_t bytes = tile_bytes(Kind::INT8, m.inputs), count = tiles.end - tiles.begin, first = tiles.begin * TILE;
     if ((int64_t)room.size() < count * bytes + SLACK) room.resize(count * bytes + SLACK);
     for (int64_t i = 0; i < count; ++i)
@@ -613,7 +613,7 @@ Matrix widened(const Matrix& m, Share tiles, std::vector<uint8_t>& room) {
 
 // The same for every kind of matrix; `room` is for some tiles.
 template <typename Done>
-void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, std::vector<uint8_t>& room, Done done) {
+void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, Lines<uint8_t>& room, Done done) {
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
 #if defined(__AVX512VNNI__)
     if (rows == 1) return four_sweep<1>(m, mine, in, done);
