@@ -122,7 +122,7 @@ class AdedDrafter(SoloDrafter):
         return _State(matrix)
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        matrix, tokens, parents = context.state.matrix, list[int](), list[int]()
+        matrix, tokens, parents, priors = context.state.matrix, list[int](), list[int](), list[float]()
         pair, context.state.asked = _pair(context.tokens), True
         root = _Node(-1, pair, 1.0, matrix.read(pair))
         while len(tokens) < min(budget, self.options.nodes) and not root.done:
@@ -137,8 +137,9 @@ class AdedDrafter(SoloDrafter):
             leaf.children.append(child)
             tokens.append(token)
             parents.append(leaf.number)
+            priors.append(prior)
             _tell([*path, child])
-        return Draft(tuple(tokens), tuple(parents), source="aded")
+        return Draft(tuple(tokens), tuple(parents), None, tuple(priors), "aded")
 
     def _walk(self, node: _Node) -> list[_Node]:
         """From the root to the node that gets a child, or that can have none."""
