@@ -134,7 +134,7 @@ def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
 
 
 def kinds() -> set[str]:
-    """One verifier of every kind: drafters meet verifiers in verdicts alone, so their company is tried once per kind."""
+    """One verifier of every kind: drafters meet verifiers in verdicts alone, so company is tried once per kind."""
     return set({(v.facts.exact, v.facts.coupled): name for name, v in reversed(list(VERIFIERS.items()))}.values())
 
 
