@@ -302,6 +302,7 @@ def schedulers(loads: str, out: Path | None, **values: Any) -> None:  # noqa: AN
 @click.option("--nodes", type=click.IntRange(1), default=16, show_default=True, help="Of a draft, at most.")
 @click.option("--against", default="ngram", show_default=True, help="The drafter that others are counted against.")
 @click.option("--tokenizer", metavar="MODEL", default="reference", show_default=True, help="Of replayed texts.")
+@click.option("--inflate", metavar="SIZE", help="Measure at the cost of a bigger model: 350M, 1B.")
 @click.option("--prompts", type=click.IntRange(1), default=5, show_default=True, help="Prompts per category.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="What the model writes, with commas.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")

@@ -3,11 +3,13 @@
 Two measurements stand in one table. `target`: the model writes, as in `forerun bench`, so that drafters see its logits;
 there is a speed-up over plain decoding; every prompt comes once, because some would know the answer the second time.
 `replay`: answers that are known beforehand are drafted for, as in `forerun replay`: work that a small model cannot do.
+There the speed-up is that of a target whose passes cost what the model's cost, which are measured first, and that reads
+no prompt.
 Does not: tune a drafter to a category; all have their defaults and the same budget of nodes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import replay, speedup, tasks, workloads
+from forerun.bench.figures import Spread
+from forerun.build import costs_of
 from forerun.drafters import DRAFTERS
 from forerun.errors import ConfigError
 from forerun.models.tokenizer import Tokenizer
-from forerun.types import Need
+from forerun.types import Costs, Need
 
+_SECONDS = 8.0  # of measuring what passes cost
 _COSTLY = frozenset({Need.SECOND_MODEL, Need.TRAINING})
 HEADER = ("drafter", "how", "category", "tokens/step", "over", "speed-up", "nodes/step", "drafting, µs per step")
 
@@ -35,6 +40,7 @@ class Order:
     against: str = "ngram"
     tokenizer: str = "reference"  # of the replayed texts
     data: Path | None = None
+    inflate: str | None = None
 
 
 def free() -> list[str]:
@@ -48,12 +54,13 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     data = workloads.folder_of((tasks.BOOK,), order.data)
     notes = [] if data else [f"{tasks.BOOK} is not there: replay has neither grammar nor extract nor prose."]
     keywords = {"planner": f"fixed:nodes={order.nodes}", **config}
-    lap = speedup.Order(order.categories, order.prompts, 1, asked, order.data)
+    costs = _costs(keywords, order.inflate)
+    lap = speedup.Order(order.categories, order.prompts, 1, asked, order.data, order.inflate)
     found = speedup.run(lap, keywords, sampling)
     written = list(_written(found["drafters"]))
     tokenizer = replay.open_tokenizer(order.tokenizer)
     records = tasks.load(tokenizer, order.prompts, data)
-    replayed, left_out = _replayed(asked, records, order.nodes, tokenizer)
+    replayed, left_out = _replayed(asked, records, order.nodes, tokenizer, costs)
     return {
         **{name: found[name] for name in ("machine", "date", "command", "model", "convention", "divergences")},
         "title": f"Drafts without a second model, at most {order.nodes} nodes per step",
@@ -66,8 +73,15 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
             *dict.fromkeys(left_out),
             *_busy(found["machine"]),
             f"Relative: tokens per step over those of {order.against}.",
+            "Speed-ups of replay follow from what passes cost, measured, and from the time of drafting.",
         ],
     }
+
+
+def _costs(keywords: Mapping[str, Any], inflate: str | None) -> Costs:
+    """Of the target's passes, behind a short context."""
+    plain, _ = speedup.open_plain({"max_requests": 1, **keywords}, inflate)
+    return costs_of(plain.config, plain.model, plain.engine.limits.context_length, _SECONDS)
 
 
 def _busy(facts: Mapping[str, Any]) -> list[str]:
@@ -97,13 +111,13 @@ def _written(drafters: Mapping[str, Mapping[str, Any]]) -> Sequence[dict[str, An
 
 
 def _replayed(
-    asked: Sequence[str], records: Sequence[replay.Record], nodes: int, tokenizer: Tokenizer
+    asked: Sequence[str], records: Sequence[replay.Record], nodes: int, tokenizer: Tokenizer, costs: Costs
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Cases of known answers, and why some drafters have none."""
     cases, left_out = list[dict[str, Any]](), list[str]()
     for spelled in asked:
         try:
-            found = replay.race([spelled], records, nodes, tokenizer)
+            found = replay.race([spelled], records, nodes, tokenizer, costs)
         except ConfigError as problem:
             left_out.append(f"Not replayed: {problem}")
             continue
@@ -114,7 +128,7 @@ def _replayed(
                 "category": case["category"],
                 "tokens_per_step": case["tokens_per_step"],
                 "nodes_per_step": case["nodes_per_step"],
-                "speedup": None,
+                "speedup": asdict(Spread.of([1e6 * costs.of(1) / (case["pass_us_per_token"] + case["us_per_token"])])),
                 "drafting_us": case["propose_us_per_step"] + case["observe_us_per_step"],
             }
             for case in found

@@ -34,6 +34,7 @@ from forerun.models.tokenizer import FolderTokenizer, Tokenizer
 from forerun.rng import CounterRng
 from forerun.types import (
     Context,
+    Costs,
     Draft,
     KVLayout,
     Need,
@@ -52,6 +53,7 @@ ALL = "all"
 _BEGINNING = 0.1  # of a plain text is its prompt
 _UNKNOWN = frozenset({Need.LOGITS, Need.HIDDEN_STATES})
 _GREEDY = Sampling(temperature=0.0)
+FREE = Costs((1, 2), (0.0, 0.0))
 _NOTHING = Draft()
 _UNKNOWN_TOKEN = -1
 
@@ -88,6 +90,7 @@ class Tally:
     accepted: int = 0
     propose_ns: int = 0
     observe_ns: int = 0
+    pass_ns: float = 0  # what the target's passes would take; 0 where that is not known
 
     def add(self, other: "Tally") -> None:
         """Count another one in."""
@@ -109,6 +112,7 @@ class Tally:
             "propose_us_per_step": self.propose_ns / 1e3 / steps,
             "observe_us_per_step": self.observe_ns / 1e3 / steps,
             "us_per_token": (self.propose_ns + self.observe_ns) / 1e3 / tokens,
+            "pass_us_per_token": self.pass_ns / 1e3 / tokens,
         }
 
 
@@ -174,7 +178,7 @@ def open_drafter(spelled: str, vocab: int, tokenizer: Tokenizer) -> Drafter:
     return opened(spelled, replace(setup_for(Config(), _Absent(vocab), tokenizer), open_drafter=opened))
 
 
-def replay(drafter: Drafter, number: int, record: Record, nodes: int, vocab: int) -> Tally:
+def replay(drafter: Drafter, number: int, record: Record, nodes: int, vocab: int, costs: Costs = FREE) -> Tally:
     """One text, from its prompt to its end."""
     tokens, end = list(record.prompt), len(record.prompt) + len(record.output)
     context = Context(number, tokens, len(tokens), _GREEDY, CounterRng(0), prediction=record.prediction)
@@ -194,6 +198,7 @@ def replay(drafter: Drafter, number: int, record: Record, nodes: int, vocab: int
         drafter.observe([context], [outcome])
         tally.observe_ns += thread_time_ns() - began
         count = _count(tally, draft, outcome)
+        tally.pass_ns += 1e9 * costs.of(1 + len(draft))
         pending = written[len(tokens) + count - 1 : len(tokens) + count]
         tokens.extend(written[len(tokens) : len(tokens) + count])
     drafter.stop(context)
@@ -227,14 +232,16 @@ def _count(tally: Tally, draft: Draft, outcome: Outcome) -> int:
     return accepted + 1
 
 
-def race(drafters: Sequence[str], records: Sequence[Record], nodes: int, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def race(
+    drafters: Sequence[str], records: Sequence[Record], nodes: int, tokenizer: Tokenizer, costs: Costs = FREE
+) -> list[dict[str, Any]]:
     """Every drafter on every text: one case per drafter and category, and one of all."""
     vocab = max(tokenizer.vocab_size, 1 + max(max(r.prompt + r.output + r.prediction) for r in records))
     cases: list[dict[str, Any]] = []
     for spelled in drafters:
         drafter, tallies, began = open_drafter(spelled, vocab, tokenizer), dict[str, Tally](), perf_counter()
         for number, record in enumerate(track(records, spelled, console=Console(stderr=True), transient=True)):
-            found = replay(drafter, number, record, nodes, vocab)
+            found = replay(drafter, number, record, nodes, vocab, costs)
             for category in (record.category, ALL):
                 tallies.setdefault(category, Tally()).add(found)
         seconds = perf_counter() - began

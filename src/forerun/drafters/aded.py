@@ -6,6 +6,7 @@ Where the two are new, what was last said after the second of them stands in for
 grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is the
 matrix's probability, n and N the visits of child and parent, and Q the mean chance that what was found below the child
 is reached from the parent.
+In a step in which nobody asked for a draft only the likeliest token is kept, which is known without looking for it.
 Does not: begin with a corpus; draw at random, so the nodes are chosen tokens.
 """
 
@@ -43,14 +44,24 @@ class Matrix:
         """A row for what has none."""
         for key in (pair, (NONE, pair[1])):
             self.rows.setdefault(key, row)
+        self._forget()
 
     def write(self, pair: Pair, row: Row) -> None:
         """The newest row of a pair and of its second token; those that were written longest ago make room."""
         for key in (pair, (NONE, pair[1])):
             self.rows.pop(key, None)
             self.rows[key] = row
+        self._forget()
+
+    def _forget(self) -> None:
         while len(self.rows) > self._most:
             del self.rows[next(iter(self.rows))]
+
+
+@dataclass(eq=False, slots=True)
+class _State:
+    matrix: Matrix
+    asked: bool = False  # for a draft, in this step
 
 
 @dataclass(eq=False, slots=True)
@@ -104,15 +115,15 @@ class AdedDrafter(SoloDrafter):
     def toy(cls) -> Options:
         return cls.Options(nodes=4, width=2)
 
-    def start(self, context: Context) -> Matrix:
+    def start(self, context: Context) -> _State:
         matrix, tokens = self.pool.of(context), context.tokens
         for place in range(len(tokens) - 1, 1, -1):  # what came last counts
             matrix.hint((tokens[place - 2], tokens[place - 1]), ((tokens[place], SEEN),))
-        return matrix
+        return _State(matrix)
 
     def propose_one(self, context: Context, budget: int) -> Draft:
-        matrix, tokens, parents = context.state, list[int](), list[int]()
-        pair = _pair(context.tokens)
+        matrix, tokens, parents, priors = context.state.matrix, list[int](), list[int](), list[float]()
+        pair, context.state.asked = _pair(context.tokens), True
         root = _Node(-1, pair, 1.0, matrix.read(pair))
         while len(tokens) < min(budget, self.options.nodes) and not root.done:
             path = self._walk(root)
@@ -126,8 +137,9 @@ class AdedDrafter(SoloDrafter):
             leaf.children.append(child)
             tokens.append(token)
             parents.append(leaf.number)
+            priors.append(prior)
             _tell([*path, child])
-        return Draft(tuple(tokens), tuple(parents), source="aded")
+        return Draft(tuple(tokens), tuple(parents), None, tuple(priors), "aded")
 
     def _walk(self, node: _Node) -> list[_Node]:
         """From the root to the node that gets a child, or that can have none."""
@@ -142,13 +154,17 @@ class AdedDrafter(SoloDrafter):
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         for context, outcome in zip(batch, outcomes, strict=True):
-            draft = outcome.draft
+            draft, state = outcome.draft, context.state
             if draft is None:
+                continue
+            if not state.asked:
+                state.matrix.hint(_pair(context.tokens), ((outcome.output.best[0], SEEN),))
                 continue
             before = [context.tokens[-1] if above < 0 else draft.tokens[above] for above in draft.parents]
             pairs = [_pair(context.tokens), *zip(before, draft.tokens, strict=True)]
             for pair, row in zip(pairs, self._rows(outcome.output), strict=True):
-                context.state.write(pair, row)
+                state.matrix.write(pair, row)
+            state.asked = False
 
     def _rows(self, output: Output) -> list[Row]:
         """The likeliest tokens of every row of logits."""

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from forerun.drafters.contract import Drafter
 from forerun.host import fetch
 from forerun.kernels.suffixes import END, search
 from forerun.stores.dense import LAYER, open_dense
-from forerun.types import Context, Draft, Facts, Floats, Ints, Need, Outcome, Setup
+from forerun.types import Context, Draft, Facts, Ints, Need, Outcome, Setup
 
 _NOTHING = Draft()
 
@@ -24,7 +25,7 @@ _NOTHING = Draft()
 class _Stand:
     """What the target made of the last token that it read, [hidden]."""
 
-    state: Floats | None = None
+    state: torch.Tensor | None = None
 
 
 class DresdDrafter(Drafter):
@@ -66,7 +67,7 @@ class DresdDrafter(Drafter):
         drafts = [_NOTHING] * len(batch)
         states = {i: context.state.state for i, context in enumerate(batch) if context.state.state is not None}
         if states:
-            near = self.store.near(np.stack(list(states.values())), self.options.matches)
+            near = self.store.near(fetch(torch.stack(list(states.values())).float()), self.options.matches)
             for i, places in zip(states, near, strict=True):
                 drafts[i] = self._voted(places, batch[i].tokens[-1], budgets[i])
         return drafts
@@ -90,4 +91,4 @@ class DresdDrafter(Drafter):
             if outcome.verdict is not None:
                 row = len(outcome.work.tokens) - len(outcome.draft or ()) - 1
                 row += 1 + outcome.verdict.path[-1] if outcome.verdict.path else 0
-                context.state.state = fetch(outcome.output.hidden[LAYER][row].float())
+                context.state.state = outcome.output.hidden[LAYER][row]

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
 
+import torch
+
 from forerun.drafters.contract import SoloDrafter
 from forerun.drafting.ahead import filler, speakers
 from forerun.drafting.purse import Purse
+from forerun.drafting.top import likeliest
 from forerun.drafting.trie import Trie
 from forerun.errors import ConfigError
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
@@ -130,6 +133,10 @@ class TrJacobiDrafter(SoloDrafter):
             if outcome.draft is None or outcome.verdict is None:
                 continue
             nodes = speakers(outcome.draft, outcome.verdict.path)
-            rows = outcome.output.logits[[node + 1 for node in nodes]]
-            width = min(self.options.width, rows.shape[-1])
-            state.candidates = rows.topk(width, -1).indices.tolist() if nodes else []
+            state.candidates = self._ranked(outcome.output.logits, nodes) if nodes else []
+
+    def _ranked(self, logits: torch.Tensor, nodes: Sequence[int]) -> list[list[int]]:
+        """The likeliest tokens behind every node."""
+        _, tokens = likeliest(logits[[node + 1 for node in nodes]], min(self.options.width, logits.shape[-1]))
+        ranked: list[list[int]] = tokens.tolist()
+        return ranked

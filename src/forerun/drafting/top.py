@@ -8,13 +8,13 @@ Does not: say which of equal logits comes first.
 import torch
 
 BLOCK = 128
-SMALL = 16_384  # logits that are sorted sooner than blocks of them are found
+SMALL = 16_384  # columns that are sorted sooner than blocks of them are found
 
 
 def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[rows, vocab] -> the largest logits and their tokens, [rows, count] each, the largest first."""
     whole = logits.shape[1] // BLOCK * BLOCK
-    if whole < 4 * count * BLOCK or logits.numel() < SMALL:
+    if whole < 4 * count * BLOCK or whole < SMALL:
         values, tokens = logits.topk(count)
         return values, tokens
     peaks = logits[:, :whole].unflatten(1, (-1, BLOCK)).amax(-1)

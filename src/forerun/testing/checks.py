@@ -133,6 +133,11 @@ def law_of_company(toy: Toy) -> Iterator[tuple[str, Law]]:
         yield f"no trace: {laws.spelled(toy)}", partial(laws.rejection_leaves_no_trace, toy)
 
 
+def kinds() -> set[str]:
+    """One verifier of every kind: drafters meet verifiers in verdicts alone, so company is tried once per kind."""
+    return set({(v.facts.exact, v.facts.coupled): name for name, v in reversed(list(VERIFIERS.items()))}.values())
+
+
 def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
         toy = Toy(drafter=drafter, verifier=verifier)
@@ -144,7 +149,8 @@ def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
         others = engines[0].choices.verifier, engines[0].choices.cache
         if all(other.member.facts.exact for other in others):  # else it proves nothing here
             yield from law_of_output(engines)
-        yield from law_of_company(engines[0])
+        if others[0].name in kinds():
+            yield from law_of_company(engines[0])
 
 
 def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
@@ -152,7 +158,8 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
         engines = toys(drafter=drafter, verifier=verifier)
         if verifier.member.facts.exact:
             yield from law_of_output(engines)
-        yield from law_of_company(engines[0])
+    for drafter in (TREE, BushyDrafter):
+        yield from law_of_company(Toy(drafter=drafter, verifier=verifier))
     yield from _of_siblings(verifier)
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
@@ -221,7 +228,8 @@ def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
-    pairs = product((*DRAFTERS, BushyDrafter), CACHES)
+    pairs: list[tuple[Spelled, str]] = [(name, Toy().choices.cache.name) for name in DRAFTERS]
+    pairs += product((GROWN, BushyDrafter), CACHES)  # all drafters meet all caches where decoders are the usual one
     engines = [toys(drafter=drafter, decoder=decoder, cache=cache)[0] for drafter, cache in pairs]
     if not decoder.member.facts.exact:  # some are lossy by what is drafted alone
         yield "lossy", partial(laws.lossy_is_needed, engines)

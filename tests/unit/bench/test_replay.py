@@ -18,7 +18,7 @@ from forerun.errors import ConfigError
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
-from forerun.types import Draft, Outcome, Sampling
+from forerun.types import Costs, Draft, Outcome, Sampling
 
 TOKENIZER = Tokenizer.from_folder("toy:0:5")
 SPELLED = (
@@ -183,11 +183,21 @@ def test_the_benchmark_counts_against_one_drafter(data, last_line):
     assert {key[0] for key in cases if key[1] == "replay"} == {"none", "copyspec:gamma=2"}
     assert {key[2] for key in cases if key[1] == "replay"} == {"code-edit", "repeated-first", "repeated"}
     assert all(case["over"] == pytest.approx(case["tokens_per_step"]) for case in cases.values())
+    assert all(case["speedup"]["median"] > 0 for case in cases.values())
     assert any("looks at the target's logits" in note for note in found["notes"])
     assert any("neither grammar" in note for note in found["notes"])
     book(data)
     again = last_line(CliRunner().invoke(command, ["drafts", *flags, *sizes, *model]))
     assert {c["category"] for c in again["cases"] if c["how"] == "replay"} >= {"grammar", "extract", "prose"}
+
+
+def test_passes_are_counted_by_their_rows():
+    record = Record("x", (1, 2), (3, 4, 5, 6), (3, 4, 9, 9))
+    drafter, costs = replay.open_drafter("prediction", 10, TOKENIZER), Costs((1, 2), (1.0, 1.5))
+    tally = replay.replay(drafter, 0, record, 8, 10, costs)
+    assert tally.steps == 2  # of 3 + 1 rows and of one: the last token has room for no draft
+    assert tally.pass_ns == pytest.approx(1e9 * (costs.of(4) + costs.of(1)))
+    assert tally.figures()["pass_us_per_token"] == pytest.approx(1e6 * 3.5 / 4)
 
 
 def test_a_record_keeps_its_prediction():

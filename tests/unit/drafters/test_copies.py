@@ -167,12 +167,38 @@ def rows(*likely):
     return logits
 
 
+def told(drafter, context, outcome):
+    """A step with a draft."""
+    drafter.propose([context], [1])
+    drafter.observe([context], [outcome])
+
+
+@pytest.mark.parametrize("spelled", ["token-recycling:nodes=2,width=2", "aded:nodes=2,width=2"])
+def test_without_a_wish_for_a_draft_the_likeliest_token_alone_is_learned(spelled):
+    drafter = opened(spelled)
+    context = begun(drafter, (1, 2))
+    drafter.observe([context], [judged(context, Draft(), rows((5, 6)), (), 5)])
+    assert proposed(drafter, context) == (5,)
+    told(drafter, context, judged(context, Draft(), rows((7, 8)), (), 7))
+    assert proposed(drafter, context) == (7, 8)
+
+
+def test_what_was_likeliest_last_comes_first():
+    drafter = opened("token-recycling:nodes=2,width=2")
+    context = begun(drafter, (1, 2))
+    told(drafter, context, judged(context, Draft(), rows((7, 8)), (), 7))
+    for likeliest, found in ((8, (8, 7)), (8, (8, 7)), (9, (9, 8))):
+        drafter.observe([context], [judged(context, Draft(), rows((likeliest,)), (), likeliest)])
+        assert proposed(drafter, context) == found
+        drafter.observe([context], [judged(context, Draft(), rows(found), (), likeliest)])
+
+
 def test_token_recycling_drafts_the_candidates_of_every_node_that_was_read():
     drafter = opened("token-recycling:nodes=6,width=2")
     context = begun(drafter, (1, 2))
     assert proposed(drafter, context) == ()
     draft = Draft((3, 4), (-1, -1))
-    drafter.observe([context], [judged(context, draft, rows((5, 3), (6, 7), (8, 9)), (0,), 6)])  # 4 was rejected
+    told(drafter, context, judged(context, draft, rows((5, 3), (6, 7), (8, 9)), (0,), 6))  # 4 was rejected
     (found,) = drafter.propose([context], [8])
     assert found.tokens == (5, 3, 6, 7)  # behind 5 nothing was ever read, so its places go to others
     assert found.parents == (-1, -1, 1, 1)
@@ -183,12 +209,12 @@ def test_token_recycling_drafts_the_candidates_of_every_node_that_was_read():
 def test_token_recycling_shares_its_matrix_unless_told_otherwise():
     drafter = opened("token-recycling:nodes=2,width=1")
     teacher = begun(drafter, (1,))
-    drafter.observe([teacher], [judged(teacher, Draft(), rows((5,)), (), 5)])
+    told(drafter, teacher, judged(teacher, Draft(), rows((5,)), (), 5))
     assert proposed(drafter, begun(drafter, (1,))) == (5,)
     assert proposed(drafter, begun(drafter, (1,), Sampling(temperature=1))) == (5,)
     alone = opened("token-recycling:nodes=2,width=1,shared=false")
     teacher = begun(alone, (1,))
-    alone.observe([teacher], [judged(teacher, Draft(), rows((5,)), (), 5)])
+    told(alone, teacher, judged(teacher, Draft(), rows((5,)), (), 5))
     assert proposed(alone, begun(alone, (1,))) == ()
     assert proposed(alone, teacher) == (5,)
 
@@ -205,11 +231,11 @@ def test_aded_follows_the_targets_distribution_of_two_tokens():
     context = begun(drafter, (1, 2, 3, 1, 2))
     assert proposed(drafter, context) == (3, 1, 2, 3)  # as the prompt has it
     logits = rows((5, 6))
-    drafter.observe([context], [judged(context, Draft(), logits, (), 5)])
+    told(drafter, context, judged(context, Draft(), logits, (), 5))
     (found,) = drafter.propose([context], [4])
     assert set(found.tokens) == {5, 6}
     chances = torch.softmax(logits[0], -1)[[5, 6]].tolist()
-    assert [chance for _, chance in context.state.rows[1, 2]] == pytest.approx(chances)
+    assert [chance for _, chance in context.state.matrix.rows[1, 2]] == pytest.approx(chances)
     assert proposed(drafter, context, (9, 2)) == (5, 6)  # a pair that is new: after its second token
 
 
@@ -222,7 +248,7 @@ def test_aded_exploits_what_is_sure_and_explores_what_is_not():
         for token in range(1, 8):
             logits[0, [token + 1, token + 20]] = torch.tensor([gap, 0.0])
             context.tokens[:] = [50, token]
-            drafter.observe([context], [judged(context, Draft(), logits.clone(), (), token + 1)])
+            told(drafter, context, judged(context, Draft(), logits.clone(), (), token + 1))
             logits[0, [token + 1, token + 20]] = -30.0
         context.tokens[:] = [50, 1]
         (draft,) = drafter.propose([context], [6])
@@ -237,7 +263,7 @@ def test_aded_takes_what_has_no_probability_last():
     logits[0, 5] = 0
     for token in (1, 5):
         context.tokens[:] = [50, token]
-        drafter.observe([context], [judged(context, Draft(), logits, (), 5)])
+        told(drafter, context, judged(context, Draft(), logits, (), 5))
     context.tokens[:] = [50, 1]
     draft = drafter.propose([context], [9])[0]
     assert len(draft) == 9
@@ -247,7 +273,7 @@ def test_aded_takes_what_has_no_probability_last():
 def test_what_a_prompt_has_gives_way_to_the_target():
     drafter = opened("aded:nodes=1,width=1")
     context = begun(drafter, (1, 2))
-    drafter.observe([context], [judged(context, Draft(), rows((5,)), (), 5)])
+    told(drafter, context, judged(context, Draft(), rows((5,)), (), 5))
     again = begun(drafter, (1, 2, 3, 4, 2, 6, 9, 2))
     assert proposed(drafter, again) == (5,)  # nobody knows what follows on 9 and 2
     assert proposed(drafter, begun(drafter, (4, 2))) == (6,)
@@ -258,8 +284,8 @@ def test_aded_forgets_what_was_written_longest_ago():
     context = begun(drafter, (1, 2))
     for pair, token in (((1, 2), 5), ((3, 4), 6)):
         context.tokens[:] = pair
-        drafter.observe([context], [judged(context, Draft(), rows((token,)), (), token)])
-    assert set(context.state.rows) == {(3, 4), (-1, 4)}
+        told(drafter, context, judged(context, Draft(), rows((token,)), (), token))
+    assert set(context.state.matrix.rows) == {(3, 4), (-1, 4)}
 
 
 class Chain(DRAFTERS["none"]):

@@ -90,9 +90,12 @@ def test_files_that_hold_no_text_are_refused(tmp_path):
 
 def test_a_failed_build_leaves_the_old_one(tmp_path):
     old = (tmp_path / datastore(tmp_path, "abc")).read_bytes()
-    with pytest.raises(ConfigError):
-        make([tmp_path / "none"], NAME, tmp_path / "store")
-    assert (tmp_path / "store").read_bytes() == old
+    (tmp_path / "latin").write_bytes(b"ab\xe9")
+    (tmp_path / "empty").write_text("")
+    for name in ("none", "latin", "empty"):
+        with pytest.raises(ConfigError):
+            make([tmp_path / name], NAME, tmp_path / "store")
+        assert (tmp_path / "store").read_bytes() == old
 
 
 @pytest.mark.parametrize(
