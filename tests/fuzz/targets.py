@@ -111,7 +111,7 @@ PARTS = (
         "{{ ",
         " }}",
     ),
-    *("{% set x = ", "namespace(a=1)", "{% macro f(a) %}", "{% endmacro %}", "f(1)", "{% break %}", "raise_exception("),
+    *("{% set x = ", "namespace(a=1)", "{% macro f(a) %}", "{% endmacro %}", "f(1)", "{% break %}"),
     *(
         "messages",
         "m",
@@ -138,8 +138,8 @@ PARTS = (
         ")",
         "(",
     ),
-    *(" ~ ", " ** ", " * ", " + ", " == ", " is defined", " not ", " in ", " and ", ", ", "\n", "none"),
-    *("{%- generation %}", "{% endgeneration %}"),
+    *(" ~ ", " ** ", " * ", " + ", " == ", " is defined", " not ", " in ", " and ", ", ", "\n", "none", ")", "("),
+    *("raise_exception(", "{%- generation %}", "{% endgeneration %}", "'a'"),
 )
 
 
