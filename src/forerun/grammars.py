@@ -17,14 +17,14 @@ from forerun.errors import RequestError
 from forerun.guide import COMPLEX, Matcher
 from forerun.types import Bools, Setup, Spelling
 
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
+BOUNDS: dict[str, Any] = {  # of llguidance's parser
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 200_000,
+}
+LIMITS = LLParserLimits(**BOUNDS, verbose_errors=False)
 STACK = 1 << 30  # bytes; only what is used is memory
 _STARTING = threading.Lock()  # the size is that of every thread that starts meanwhile
 _WHITE = r"( |\n {0,16})?"
@@ -75,24 +75,35 @@ def brief(problem: object) -> str:
     return lines[0][:_SAID].rstrip(" .:;")
 
 
-def compiled(name: str, setup: Setup, grammar: Callable[[], str]) -> Callable[[], Matcher]:
+def written(name: str, grammar: Callable[[], str]) -> str:
+    """A grammar as llguidance takes it; RequestError where it is none."""
+    try:
+        return str(grammar())
+    except Exception as error:  # the library raises nothing narrower
+        raise _failed(name, str(error) or repr(error)) from error
+
+
+def compiled(name: str, setup: Setup, grammar: str) -> Callable[[], Matcher]:
     """What begins a text of a grammar; RequestError where it is none, or beyond the limits."""
     tokens = vocabulary(setup.open_spelling(""), setup.vocab, setup.eos)
 
     def begin() -> Any:  # noqa: ANN401 - llguidance's
         found: list[Any] = []
-        deeply(lambda: found.append(LLMatcher(tokens, written, log_level=0, limits=LIMITS)))
+        deeply(lambda: found.append(LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)))
         return found[0]
 
     try:
-        written = grammar()
         first = begin()
         problem = first.get_error()
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         problem = str(error) or repr(error)
     if problem:
-        raise RequestError(f"constraint {name!r} does not compile ({brief(problem)}); correct it, or make it smaller.")
+        raise _failed(name, problem)
     return lambda: GrammarMatcher(first.deep_copy(), begin, setup.vocab)
+
+
+def _failed(name: str, problem: str) -> RequestError:
+    return RequestError(f"constraint {name!r} does not compile ({brief(problem)}); correct it, or make it smaller.")
 
 
 def deeply(run: Callable[[], None]) -> None:

@@ -82,8 +82,10 @@ class Shaper:
             allowed.index_fill_(0, send(self.sampling.allowed_tokens, bent.device), value=True)
             bent.masked_fill_(~allowed, -torch.inf)
         if self.sampling.constraint is not None:
-            bent.masked_fill_(self._forbidden(rows, bent.device), -torch.inf)
+            torch.minimum(bent, self._ceilings(rows, bent), out=bent)
         stuck = bent.amax(-1).isneginf()
+        if bent.device.type == "cpu" and not stuck.any():
+            return bent, stuck  # flattening nothing would read every row once more
         return bent.masked_fill_(stuck[:, None], 0), stuck
 
     @property
@@ -111,14 +113,14 @@ class Shaper:
         logits = torch.where(seen, scaled, logits)
         return logits - s.presence_penalty * (written > 0) - s.frequency_penalty * written
 
-    def _forbidden(self, rows: Sequence[Path], device: torch.device) -> torch.Tensor:
-        """Tokens that the constraint forbids in each row [n, vocab]."""
+    def _ceilings(self, rows: Sequence[Path], logits: torch.Tensor) -> torch.Tensor:
+        """What the constraint lets each logit be at most [n, vocab]: inf or -inf, so that nothing has to branch."""
         if self.guide is None:
             name = self.sampling.constraint.name if self.sampling.constraint is not None else ""
             raise RequestError(f"constraint {name!r} has no guide here; ask an engine for a constrained text.")
         ahead = tuple(self.tokens[self.prompt_length + self.guide.written :])
-        masks = self.guide.masks([(*ahead, *path) for path in rows])
-        return send(np.logical_not(masks, out=masks), device, torch.bool)
+        masks = send(self.guide.masks([(*ahead, *path) for path in rows]), logits.device, torch.bool)
+        return masks.to(logits.dtype).sub_(0.5).mul_(torch.inf)
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)

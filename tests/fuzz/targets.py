@@ -10,12 +10,13 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from forerun.cell import Cell
 from forerun.constraints.contract import Guides
 from forerun.engine.text import Detokenizer
 from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.models.load import load_model
-from forerun.models.template import Renderer
+from forerun.models.template import Renderer, cell
 from forerun.models.tokenizer import Tokenizer, ToyTokenizer
 from forerun.models.toy import ToyModel
 from forerun.server.schema import CHAT, COMPLETION, DetokenizeBody, TokenizeBody, read
@@ -98,10 +99,61 @@ def form(data: bytes) -> None:
                 break
 
 
+PARTS = (
+    *(
+        "{% for m in messages %}",
+        "{% endfor %}",
+        "{% if ",
+        "{% elif ",
+        "{% else %}",
+        "{% endif %}",
+        " %}",
+        "{{ ",
+        " }}",
+    ),
+    *("{% set x = ", "namespace(a=1)", "{% macro f(a) %}", "{% endmacro %}", "f(1)", "{% break %}"),
+    *(
+        "messages",
+        "m",
+        "x",
+        "loop.index0",
+        "tools",
+        "range(9)",
+        "[0]",
+        "['role']",
+        ".content",
+        ".__class__",
+        "9",
+        "'a'",
+    ),
+    *(
+        " | tojson",
+        " | length",
+        " | trim",
+        " | join",
+        " | map(attribute=",
+        " | attr(",
+        " | sort",
+        " | format(",
+        ")",
+        "(",
+    ),
+    *(" ~ ", " ** ", " * ", " + ", " == ", " is defined", " not ", " in ", " and ", ", ", "\n", "none", ")", "("),
+    *("raise_exception(", "{%- generation %}", "{% endgeneration %}", "'a'"),
+)
+
+
+@lru_cache(maxsize=1)
+def _cell() -> Cell:
+    return cell()
+
+
 def template(data: bytes) -> None:
-    """A chat template."""
-    with suppress(ForerunError):
-        Renderer(data.decode("utf-8", "replace"))({"messages": [{"role": "user", "content": "a"}], "tools": None})
+    """A chat template: as it stands, and put together from parts that templates are made of."""
+    parts = "".join(PARTS[byte % len(PARTS)] for byte in data[:200])
+    for source in (data.decode("utf-8", "replace"), parts):
+        with suppress(ForerunError):
+            Renderer(source, _cell())({"messages": [{"role": "user", "content": "a"}], "tools": None})
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

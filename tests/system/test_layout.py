@@ -42,6 +42,8 @@ LAYERS = {
         "guide",
         "walk",
         "grammars",
+        "schemas",
+        "cell",
     },
     "blocks": {"layers", "weights"},
     "models": {"models"},

@@ -1,7 +1,8 @@
 """`forerun bench schema`: what JSON schemas and grammars are covered, and what they cost with and without drafts.
 
-Coverage is `covered.py`'s, the masks of larger vocabularies are `masks.py`'s. Then the model writes under the project's
-own schemas, plain and with drafts in turn, greedy; and sampled, under some schemas of every set, by seeds.
+Coverage is `covered.py`'s, the masks of larger vocabularies are `masks.py`'s, and what they add to a step `held.py`'s.
+Then the model writes under the project's own schemas, plain and with drafts in turn, greedy; and sampled, under some
+schemas of every set, by seeds.
 Does not: check formats that validators ignore, or ask whether what the model writes is sensible.
 """
 
@@ -16,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from forerun.bench import covered, machine, masks
+from forerun.bench import covered, held, machine, masks
 from forerun.bench.covered import OWN, Row, validator
 from forerun.bench.figures import Spread
 from forerun.bench.speedup import model_facts, open_plain
@@ -27,6 +28,7 @@ from forerun.types import Constraint, Sampling
 SPACES = {"free": "true", "none": "false"}  # between values
 PROMPT = "Here is the JSON of a little girl and her dog: "
 SAMPLED, LONG = 4, 200  # schemas of every part of a set; tokens of a sampled text
+STEPPED = 1  # schemas of every part under which steps are timed
 
 
 @dataclass(frozen=True)
@@ -149,18 +151,29 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
             for part, rows in covered.parts(name, order.prompts, order.data)
         },
         "masks": {name: _timed(name, order) for name in order.vocabularies},
+        "steps": {name: _steps(name, plain, order, config) for name in order.vocabularies if order.inflate},
         "texts": texts,
         "sampled": sampled,
     }
     return {**found, "notes": [*notes, *_notes(found)]}
 
 
+def _steps(name: str, plain: LLM, order: Order, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a constraint adds to a step over one vocabulary."""
+    setup = masks.vocabulary(name)
+    return {"tokens": setup.vocab, "batches": held.measure(plain.model, setup, _instances(order, STEPPED), config)}
+
+
+def _instances(order: Order, count: int) -> Iterator[Row]:
+    """The first schemas of every part of a set that come with a valid instance."""
+    parts = (part for category in order.categories for _, part in covered.parts(category, order.prompts, order.data))
+    return (row for part in parts for row in islice((row for row in part if any(v for _, v in row.tests)), count))
+
+
 def _timed(name: str, order: Order) -> dict[str, Any]:
     """What masks cost over one vocabulary."""
-    parts = (part for category in order.categories for _, part in covered.parts(category, order.prompts, order.data))
-    rows = (row for part in parts for row in islice((row for row in part if any(v for _, v in row.tests)), SAMPLED))
     setup = masks.vocabulary(name)
-    return {"tokens": setup.vocab, **masks.measure(setup, rows).figures()}
+    return {"tokens": setup.vocab, **masks.measure(setup, _instances(order, SAMPLED)).figures()}
 
 
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
@@ -174,6 +187,14 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
             f"where another finds them during the pass. They take more than a tenth of "
             f"{masks.PASS_MS:.0f} ms at {over}."
         )
+    for name, case in found["steps"].items():
+        for batch, times in case["batches"].items():
+            plain = f"{times['plain_ms']:.1f} ms"
+            yield (
+                f"A step over {Path(name).name} ({case['tokens']} tokens), batch of {batch}: {plain} "
+                f"without a constraint, {times['held_ms']:.1f} with it: {times['added']:+.1%} (median), "
+                f"{times['added_all']:+.1%} in all."
+            )
     for case in found["texts"]:
         shares = f"{case['as_plain']} of {case['texts']} texts as plain, {case['valid']} of {case['complete']} complete"
         yield (

@@ -5,9 +5,11 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import Any, ClassVar
 
 from forerun.errors import ForerunError, RequestError
@@ -15,7 +17,9 @@ from forerun.guide import Guide, Matcher
 from forerun.member import Member
 from forerun.types import Constraint, Setup
 
-KEPT = 32  # compiled constraints, and compilers
+KEPT = 1 << 28  # bytes of compiled constraints
+_EACH, _CHARACTER = 1 << 23, 512  # bytes that one takes, and a character of it: what the greediest that were found take
+_COMPILERS = 32
 
 
 class Compiler(Member):
@@ -26,6 +30,10 @@ class Compiler(Member):
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
+
+    def grammar(self, text: str) -> str | None:
+        """What llguidance will be told to compile; None where it is not needed. RequestError as `compile` has it."""
+        return None
 
     @abstractmethod
     def compile(self, text: str) -> Callable[[], Matcher]:
@@ -38,20 +46,35 @@ class Guides:
     def __init__(self, compiler: Callable[[str], Compiler], vocab: int) -> None:
         self._vocab = vocab
         self._pool = ThreadPoolExecutor(1, "forerun-masks")  # its thread starts when it is first needed
-        self._compiler = lru_cache(maxsize=KEPT)(compiler)
-        self._begin = lru_cache(maxsize=KEPT)(self._compiled)
+        self._compiler = lru_cache(maxsize=_COMPILERS)(compiler)
+        self._kept, self._lock = dict[Constraint, Callable[[], Matcher]](), Lock()  # what was asked for last at the end
 
-    def _compiled(self, constraint: Constraint) -> Callable[[], Matcher]:
-        try:
-            return self._compiler(constraint.name).compile(constraint.text)
-        except RequestError:
-            raise
-        except ForerunError as problem:  # an unknown name or option, a tokenizer that cannot be read
-            raise RequestError(str(problem)) from problem
+    def knows(self, constraint: Constraint) -> bool:
+        """Whether it is compiled."""
+        return constraint in self._kept
+
+    def grammar(self, constraint: Constraint) -> str | None:
+        """What llguidance will be told to compile, if anything."""
+        with _refused():
+            return self._compiler(constraint.name).grammar(constraint.text)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile ahead, on any thread, what the next guide needs; RequestError for what cannot be read."""
         self._begin(constraint)
+
+    def _begin(self, constraint: Constraint) -> Callable[[], Matcher]:
+        with self._lock:
+            found = self._kept.pop(constraint, None)
+            if found is not None:
+                self._kept[constraint] = found
+                return found
+        with _refused():
+            found = self._compiler(constraint.name).compile(constraint.text)
+        with self._lock:
+            self._kept[constraint] = found
+            while len(self._kept) > 1 and sum(map(held, self._kept)) > KEPT:
+                del self._kept[next(iter(self._kept))]
+        return found
 
     def __call__(self, constraint: Constraint, ends: frozenset[int]) -> Guide:
         """A guide at the start of a text; RequestError where no text can be written."""
@@ -60,6 +83,22 @@ class Guides:
             message = f"constraint {constraint.name!r} lets no text begin that the model's tokens can write"
             raise RequestError(f"{message}; correct {constraint.text!r:.60}.")
         return guide
+
+
+def held(constraint: Constraint) -> int:
+    """Bytes that it may take while it is kept, with all that its texts make of it."""
+    return _EACH + _CHARACTER * len(constraint.text)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """An unknown name or option, or a tokenizer that cannot be read, is the request's error."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except ForerunError as problem:
+        raise RequestError(str(problem)) from problem
 
 
 def within(name: str, text: str, most: int) -> str:

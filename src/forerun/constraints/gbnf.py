@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from forerun.constraints.contract import Compiler, within
-from forerun.grammars import compiled
+from forerun.grammars import compiled, written
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -34,10 +34,12 @@ class GbnfCompiler(Compiler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
+    def grammar(self, text: str) -> str:
+        spelled = _ESCAPE.sub(_character, within("gbnf", text, self.options.most))
+        return written("gbnf", lambda: LLMatcher.grammar_from_lark(gbnf_to_lark(spelled)))
+
     def compile(self, text: str) -> Callable[[], Matcher]:
-        text = within("gbnf", text, self.options.most)
-        spelled = _ESCAPE.sub(_character, text)
-        return compiled("gbnf", self.setup, lambda: str(LLMatcher.grammar_from_lark(gbnf_to_lark(spelled))))
+        return compiled("gbnf", self.setup, self.grammar(text))
 
 
 def _character(escape: re.Match[str]) -> str:

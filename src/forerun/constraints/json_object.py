@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from forerun.constraints.contract import Compiler
 from forerun.errors import RequestError
-from forerun.grammars import compiled, grammar_of
+from forerun.grammars import compiled, grammar_of, written
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -28,8 +28,11 @@ class JsonObjectCompiler(Compiler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
-    def compile(self, text: str) -> Callable[[], Matcher]:
+    def grammar(self, text: str) -> str:
         if text:
             raise RequestError(f"constraint 'json_object' got {text!r:.40}; leave the text out, or use json_schema.")
         whitespace = self.options.whitespace
-        return compiled("json_object", self.setup, lambda: grammar_of('{"type": "object"}', whitespace=whitespace))
+        return written("json_object", lambda: grammar_of('{"type": "object"}', whitespace=whitespace))
+
+    def compile(self, text: str) -> Callable[[], Matcher]:
+        return compiled("json_object", self.setup, self.grammar(text))

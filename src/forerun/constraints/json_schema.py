@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.constraints.contract import Compiler, within
-from forerun.errors import RequestError
-from forerun.grammars import compiled, grammar_of
+from forerun.grammars import compiled, grammar_of, written
 from forerun.guide import Matcher
+from forerun.schemas import Bounds, measure
 from forerun.types import Facts, Setup
 
 _EARLY = re.compile(r"/draft-0[3-7]/")  # beside a $ref nothing else counts
@@ -33,7 +33,7 @@ class JsonSchemaCompiler(Compiler):
     example, words = '{"enum": [1, 12, 21]}', ("1", "2", "12")
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(Bounds):
         """`whitespace`: a space, or a line break and its indentation, may stand between values.
 
         `lenient`: keywords without support are ignored, and not refused. A schema beyond the other options is refused.
@@ -41,20 +41,18 @@ class JsonSchemaCompiler(Compiler):
 
         whitespace: bool = True
         lenient: bool = False
-        most: int = 65_536  # characters of the schema
-        depth: int = 64  # brackets within brackets; a schema within a schema takes one or two
-        nodes: int = 2000  # objects and lists
-        names: int = 256  # of one object
-        entries: int = 1000  # of one list
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
+    def grammar(self, text: str) -> str:
+        o = self.options
+        measure("json_schema", within("json_schema", text, o.most), o)
+        meant = _meant(text)
+        return written("json_schema", lambda: grammar_of(meant, whitespace=o.whitespace, lenient=o.lenient))
+
     def compile(self, text: str) -> Callable[[], Matcher]:
-        text, o = within("json_schema", text, self.options.most), self.options
-        _measure(text, o)
-        text = _meant(text)
-        return compiled("json_schema", self.setup, lambda: grammar_of(text, whitespace=o.whitespace, lenient=o.lenient))
+        return compiled("json_schema", self.setup, self.grammar(text))
 
 
 def _meant(text: str) -> str:
@@ -78,31 +76,3 @@ def _alone(schema: Any) -> Any:  # noqa: ANN401 - JSON
     refers = isinstance(schema.get("$ref"), str)
     kept = {name: part for name, part in schema.items() if not (refers and name in _COUNTS)}
     return {name: part if name in _DATA else _alone(part) for name, part in kept.items()}
-
-
-def _measure(text: str, o: JsonSchemaCompiler.Options) -> None:
-    """RequestError for a schema that is too large in one way, or that refers to another place."""
-    try:
-        waiting: list[tuple[Any, int]] = [(json.loads(text), 1)]
-    except RecursionError:
-        raise _refusal("is nested", "hundreds of levels deep", o.depth) from None
-    except ValueError:
-        return  # the compiler says what is wrong
-    nodes = 0
-    while waiting:
-        node, depth = waiting.pop()
-        if not isinstance(node, (dict, list)):
-            continue
-        nodes += 1
-        counts = (depth, o.depth, "levels"), (nodes, o.nodes, "objects and lists")
-        own = (o.names, "names in one object") if isinstance(node, dict) else (o.entries, "entries in one list")
-        for got, most, what in (*counts, (len(node), *own)):
-            if got > most:
-                raise _refusal("has", f"{got} {what}", most)
-        if isinstance(node, dict) and isinstance(place := node.get("$ref"), str) and not place.startswith("#"):
-            raise RequestError(f"constraint 'json_schema' refers to {place!r:.60}; put it into the schema's own $defs.")
-        waiting += [(inner, depth + 1) for inner in (node.values() if isinstance(node, dict) else node)]
-
-
-def _refusal(has: str, what: str, most: int) -> RequestError:
-    return RequestError(f"constraint 'json_schema' {has} {what} and the limit is {most}; make it smaller.")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from llguidance import LLMatcher
 
 from forerun.constraints.contract import Compiler, within
-from forerun.grammars import compiled
+from forerun.grammars import compiled, written
 from forerun.guide import Matcher
+from forerun.schemas import Bounds, measure_all
 from forerun.types import Facts, Setup
 
 
@@ -21,14 +22,15 @@ class LarkCompiler(Compiler):
     example = 'start: "a" start "b" | "c"'
 
     @dataclass(frozen=True)
-    class Options:
-        """`most` characters that it may have."""
-
-        most: int = 65_536
+    class Options(Bounds):
+        """`most` characters that it may have; the other options are of every JSON schema in it."""
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
+    def grammar(self, text: str) -> str:
+        measure_all("lark", within("lark", text, self.options.most), self.options)
+        return written("lark", lambda: LLMatcher.grammar_from_lark(text))
+
     def compile(self, text: str) -> Callable[[], Matcher]:
-        text = within("lark", text, self.options.most)
-        return compiled("lark", self.setup, lambda: LLMatcher.grammar_from_lark(text))
+        return compiled("lark", self.setup, self.grammar(text))

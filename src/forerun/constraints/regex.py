@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llguidance import LLMatcher
 
 from forerun.constraints.contract import Compiler, within
-from forerun.grammars import compiled
+from forerun.grammars import compiled, written
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -29,6 +29,9 @@ class RegexCompiler(Compiler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
-    def compile(self, text: str) -> Callable[[], Matcher]:
+    def grammar(self, text: str) -> str:
         text = within("regex", text, self.options.most)
-        return compiled("regex", self.setup, lambda: LLMatcher.grammar_from_regex(text))
+        return written("regex", lambda: LLMatcher.grammar_from_regex(text))
+
+    def compile(self, text: str) -> Callable[[], Matcher]:
+        return compiled("regex", self.setup, self.grammar(text))

@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 
 from forerun.constraints.contract import Compiler
 from forerun.errors import RequestError, unknown
-from forerun.grammars import compiled
+from forerun.grammars import compiled, written
 from forerun.guide import Matcher
 from forerun.types import Facts, Setup
 
@@ -35,9 +35,12 @@ class SyncodeCompiler(Compiler):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
 
-    def compile(self, text: str) -> Callable[[], Matcher]:
+    def grammar(self, text: str) -> str:
         known = {path.stem: path for path in sorted(_FOLDER.glob("*.lark"))}
         if text not in known:  # which is also how no path gets in
             raise RequestError(f"constraint 'syncode': {unknown('forerun', 'language', text[:40], known)}")
         grammar = known[text].read_text(encoding="utf-8")
-        return compiled("syncode", self.setup, lambda: str(LLMatcher.grammar_from_lark(grammar)))
+        return written("syncode", lambda: LLMatcher.grammar_from_lark(grammar))
+
+    def compile(self, text: str) -> Callable[[], Matcher]:
+        return compiled("syncode", self.setup, self.grammar(text))

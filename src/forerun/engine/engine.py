@@ -121,11 +121,6 @@ class Engine:
         )
         return number
 
-    def prepare(self, sampling: Sampling) -> None:
-        """What takes long of `add`, which then finds it done: a constraint is compiled. May be called on any thread."""
-        if sampling.constraint is not None:
-            self.members.guides.prepare(sampling.constraint)
-
     def abort(self, number: int) -> None:
         """End a request now; its event comes with the next step. Unknown or finished ids are ignored."""
         request = self.requests.get(number)

@@ -30,6 +30,7 @@ from forerun.server.schema import (
 from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.server.tools import BARE, MOST, Calling, form_of, held
+from forerun.server.trial import Trial
 from forerun.types import Constraint, Event, Sampling
 
 
@@ -56,6 +57,7 @@ class Service:
         self.metrics = Metrics(settings.metrics_prefix, max(1, llm.engine.cache.free()))
         self.accounts = Accounts(settings.requests_per_minute, settings.tokens_per_minute)
         self.loop = EngineLoop(llm.engine, self._observe)
+        self.trial = Trial(llm.engine.members.guides, self.accounts)
         self.admission = Admission(llm.config.max_requests + settings.max_queue, settings.max_per_key)
 
     def _observe(self, ticket: Ticket, index: int, event: Event) -> None:
@@ -138,9 +140,6 @@ class Service:
             if sampling.constraint is not None:
                 raise invalid("the output is held to a form and to tool calls; ask for one of them.", "tool_choice")
             sampling = replace(sampling, constraint=forced)
-        if sampling.constraint is not None:
-            with self.accounts.compiling(tenant):
-                self.llm.engine.prepare(sampling)
         return sampling, self.llm.tokenizer.encode_within(body.expected())
 
     def _text(self, prompt: str | list[int]) -> str:
@@ -180,6 +179,9 @@ class Service:
     async def open(self, order: Order, tenant: str) -> AsyncIterator[Ticket]:
         """The order's asks while they run; what still runs at the end is aborted."""
         with self.admission.seats(tenant, len(order.asks)):
+            for wish in {ask.sampling.constraint for ask in order.asks}:
+                if wish is not None:
+                    await self.trial.prepare(tenant, wish)
             self.accounts.ask(tenant, order.asks)
             ticket = await self.loop.submit(order.asks)
             try:
@@ -212,6 +214,7 @@ class Service:
 
     async def stop(self) -> None:
         """End that thread."""
+        self.trial.stop()
         await self.loop.stop()
 
 

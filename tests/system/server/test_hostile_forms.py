@@ -3,8 +3,11 @@
 25 families in 20 sizes, made here. Every fifth runs by default; FORERUN_ALL_FORMS=1 runs them all.
 """
 
+import ctypes
+import gc
 import json
 import os
+import random
 import threading
 import time
 
@@ -12,8 +15,10 @@ import httpx
 import pytest
 
 from forerun import LLM
+from forerun.constraints.contract import held
 from forerun.models.tokenizer import ToyTokenizer
 from forerun.models.toy import ToyModel
+from forerun.types import Constraint
 
 SIZES = 20
 STEP = 1 if os.environ.get("FORERUN_ALL_FORMS") else 5
@@ -248,3 +253,44 @@ def test_every_form_compiles_or_is_refused_soon(served, family):
     finally:
         stop.set()
         stream.join()
+
+
+class Heap(ctypes.Structure):
+    """What the C library says of its memory (mallinfo2)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "free", "small", "maps", "mapped", "peak", "fast", "used", "left", "top")
+    ]
+
+
+def allocated():
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        pytest.skip("this C library does not count what it gave")
+    libc.mallinfo2.restype = Heap
+    found = libc.mallinfo2()
+    return found.used + found.mapped
+
+
+GREEDY = [("const", 13), ("regex", 13), ("required", 15), ("grammars", 14), ("grammars", 16)]  # most of all 500
+
+
+@pytest.mark.parametrize(("family", "i"), GREEDY)
+def test_what_is_kept_takes_no_more_than_is_counted(library, family, i):
+    """With all masks of 20 tokens; of the library's own memory, so other threads must rest."""
+    made = FAMILIES[family](i)
+    name, text = made if isinstance(made, tuple) else ("json_schema", json.dumps(made))
+    wish = Constraint({"guided_regex": "regex", "guided_grammar": "lark"}.get(name, name), text)
+    guides, chance = library.engine.members.guides, random.Random(0)  # noqa: S311 - draws tokens
+    guides.prepare(Constraint("regex", "a"))
+    before = allocated()
+    guide = guides(wish, frozenset())
+    for _ in range(20):
+        allowed = guide.masks([()])[0].nonzero()[0]
+        if not len(allowed) or guide.advance(int(chance.choice(allowed))):
+            break
+    del guide
+    assert guides.knows(wish)
+    assert 0 < allocated() - before <= held(wish)

@@ -1,6 +1,5 @@
 """Constrained requests in the engine: ends within drafts, company, memory, and the ways to get the masks wrong."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -227,23 +226,3 @@ def test_a_drawn_sibling_keeps_its_elders():
 def test_cut_drafts_are_exact_under_verifiers_of_siblings(verifier):
     for drafter in (BushyDrafter, siblings(kind="mixed", width=3), siblings(kind="greedy")):
         laws.exact_is_true(Toy(drafter=drafter, verifier=verifier), laws.CONSTRAINED)
-
-
-@pytest.mark.parametrize(
-    ("inside", "beyond", "why"),
-    [
-        ("[" * 63 + "]" * 63, "[" * 64 + "]" * 64, "65 levels"),
-        (json.dumps({f"p{i}": True for i in range(256)}), json.dumps({f"p{i}": True for i in range(257)}), "257 names"),
-        (json.dumps([1] * 1000), json.dumps([1] * 1001), "1001 entries"),
-        (json.dumps([[[]] * 900, [[]] * 900]), json.dumps([[[]] * 999, [[]] * 999]), "2001 objects"),
-    ],
-    ids=["depth", "names", "entries", "nodes"],
-)
-def test_a_schema_has_a_size(inside, beyond, why):
-    """S9: at a limit it is taken, and one beyond it refused before anything is compiled. `examples` change no text."""
-    guides = Toy(model=ToyModel(3)).build().engine.members.guides
-    guides.prepare(Constraint("json_schema", f'{{"examples": {inside}}}'))
-    with pytest.raises(RequestError, match=why):
-        guides.prepare(Constraint("json_schema", f'{{"examples": {beyond}}}'))
-    with pytest.raises(RequestError, match="hundreds of levels"):
-        guides.prepare(Constraint("json_schema", "[" * 30_000 + "]" * 30_000))

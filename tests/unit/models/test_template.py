@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from forerun.errors import RequestError
-from forerun.models.template import Renderer
+from forerun.models.template import Renderer, cell
 
 NEST = "{% for a in range(9999) %}"
 LONG = {
@@ -45,6 +45,40 @@ CURIOUS = [
     "{{ messages[0] | attr('__class__') | attr('__mro__') }}",
     "{{ (1).__reduce_ex__(4) }}",
     "{{ messages.pop.__self__.clear() }}",
+    "{{ joiner.__init__.__globals__ }}",
+    "{{ range.__self__ }}",
+    "{{ dict.__base__.__subclasses__() }}",
+    "{{ dict(a=1).__class__.fromkeys }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ self.__dict__ }}",
+    "{{ loop }}{% for m in messages %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "{{ loop }}{% for m in messages %}{{ loop._iterable.__class__ }}{% endfor %}",
+    "{% macro f() %}{{ caller.__globals__ }}{% endmacro %}{% call f() %}{% endcall %}",
+    "{% macro f() %}{% endmacro %}{{ f._func.__globals__ }}",
+    "{% macro f() %}{% endmacro %}{{ f.__init__.__func__.__code__ }}",
+    "{{ messages | map('attr', '__class__') | map('attr', '__base__') | list }}",
+    "{{ [''] | map(attribute='__class__.__mro__') | list }}",
+    "{{ messages | groupby('__class__') | list }}",
+    "{{ messages | selectattr('__class__') | map(attribute='__class__') | list }}",
+    "{{ messages | sum(attribute='__class__', start='') }}",
+    "{{ messages | sort(attribute='__class__.__name__') | map(attribute='__class__') | list }}",
+    "{{ '%s' | format(messages.__class__) }}",
+    "{{ ('{0.__cl' ~ 'ass__}') | attr('format')(1) }}",
+    "{{ '' | attr('\\x5f\\x5fclass\\x5f\\x5f') }}",
+    "{{ ''['\\x5f_class_\\x5f'] }}",
+    "{{ (messages | list).__iter__().__reduce__() }}",
+    "{{ namespace(__class__=1).__class__ }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}{{ ns.__class__ }}",
+    "{% set ns = namespace() %}{{ ns.__getattribute__('__class__') }}",
+    "{{ tojson.__globals__ }}{{ messages | tojson(cls=messages.__class__) }}",
+    "{{ messages | tojson(default=raise_exception) | attr('__class__') }}",
+    "{{ undefined.__class__.__init__ }}",
+    "{{ (undefined | default(messages)).__class__ }}",
+    "{{ strftime_now('%Y').__class__.__mro__ }}",
+    "{% from '/etc/passwd' import root %}{{ root }}",
+    "{% include ['/etc/passwd', 'sandbox.py'] ignore missing %}",
+    "{{ messages.sort(key=raise_exception) }}",
+    "{{ messages.__setitem__(0, 1) }}",
 ]
 MESSAGES = {"messages": [{"role": "user", "content": "x"}]}
 
@@ -66,11 +100,21 @@ def test_a_template_that_takes_much_is_refused(name):
         Renderer(LARGE[name])(MESSAGES)
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """One process for many templates, as their own would each take a moment to begin."""
+    return cell()
+
+
+def test_there_are_sixty():
+    assert len({*LONG.values(), *LARGE.values(), *CURIOUS}) >= 60
+
+
 @pytest.mark.parametrize("template", CURIOUS)
-def test_a_template_sees_its_values_alone(template):
+def test_a_template_sees_its_values_alone(template, shared):
     """It is refused, or the sandbox gives it nothing."""
     try:
-        found = Renderer(template)(MESSAGES)
+        found = Renderer(template, shared)(MESSAGES)
     except RequestError:
         return
     assert not {"class", "<", "root", "module"} & set(found.replace("'", " ").split())
@@ -87,8 +131,8 @@ def test_the_next_rendering_goes_on():
     with pytest.raises(RequestError, match="takes more than 1 s"):
         ask("long")
     assert ask("b") == "b"
-    os.kill(render._process.pid, signal.SIGKILL)
-    render._process.wait()
+    os.kill(render._cell._process.pid, signal.SIGKILL)
+    render._cell._process.wait()
     with pytest.raises(RequestError, match="its process ended"):
         ask("c")
     assert ask("d") == "d"
@@ -108,7 +152,7 @@ def test_several_threads_get_their_own():
 def test_the_process_ends_with_who_asks():
     render = Renderer("{{ 1 }}")
     render({})
-    process = render._process
+    process = render._cell._process
     assert process.poll() is None
     del render
     assert process.poll() is not None
