@@ -528,6 +528,21 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     click.echo(as_json(found))
 
 
+@command.command("inflate")
+@click.argument("size")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--model", default=Config.model, show_default=True, help="Whose function it has; a Llama.")
+def inflate(size: str, out: Path, model: str) -> None:
+    """Write a model of SIZE, as in 350M, into the folder OUT that costs its size and writes what MODEL writes.
+
+    For what --inflate cannot reach: servers, and other programs.
+    """
+    from forerun.bench import enlarged
+    from forerun.bench.report import as_json
+
+    click.echo(as_json(enlarged.run(enlarged.Order(size, out), model)))
+
+
 @command.command("soak")
 @click.argument("count", type=click.IntRange(1), default=10_000)
 def soak(count: int) -> None:
