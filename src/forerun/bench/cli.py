@@ -505,7 +505,7 @@ def schema(**values: Any) -> None:  # noqa: ANN401
 @click.option("--tpot-ms", type=float, default=50.0, show_default=True, help="Objective of every further one.")
 @click.option("--against", multiple=True, metavar="FLAGS", help="Another server with these flags too; or library.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Rounds of every load.")
-@click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, azure-conv, mooncake, ...")
+@click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, rare, azure-conv, ...")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Goodput by load, as a PNG.")
 @config_options

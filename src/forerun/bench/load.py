@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from forerun.bench.figures import quantile
 from forerun.errors import ForerunError
 
+LONG = 512  # tokens of a prompt that is said to be long
 SHARES = (0.5, 0.95, 0.99)
 Body = Mapping[str, Any]
 
@@ -28,6 +29,7 @@ class Answer:
 
     asked: float
     status: int = 0
+    prompt: int = 0  # tokens of it, where it was given as such
     parts: list[float] = field(default_factory=list)  # when text came
     tokens: int = 0
     heard: list[tuple[float, bytes]] = field(default_factory=list)  # as it came, and not read yet
@@ -83,12 +85,18 @@ class _Client(asyncio.Protocol):
         self.over.set_result(None)
 
 
+def length(body: Body) -> int:
+    """Tokens of a prompt that is given as tokens; 0: nobody counted."""
+    prompt = body.get("prompt", "")
+    return 0 if isinstance(prompt, str) else len(prompt)
+
+
 async def _heard(url: str, body: Body) -> Answer:
     """One streamed completion, not read yet."""
     place, raw, home = urlsplit(url), json.dumps(body).encode(), asyncio.get_running_loop()
     head = f"POST {place.path}/v1/completions HTTP/1.0\r\nHost: {place.netloc}\r\nContent-Length: {len(raw)}\r\n"
     request = head.encode() + b"Content-Type: application/json\r\n\r\n" + raw
-    answer, over = Answer(perf_counter()), home.create_future()
+    answer, over = Answer(perf_counter(), prompt=length(body)), home.create_future()
     with contextlib.suppress(OSError):  # an answer that did not come is counted
         await home.create_connection(lambda: _Client(request, answer, over), place.hostname or "", place.port or 80)
         await over
@@ -132,6 +140,12 @@ def figures(answers: Sequence[Answer], ttft_ms: float, tpot_ms: float) -> dict[s
     good = [a for a in sound if a.ttft * 1e3 <= ttft_ms and a.tpot * 1e3 <= tpot_ms]
     gaps = [later - sooner for a in sound for sooner, later in pairwise(a.parts)] or [0.0]
     spread = {"ttft": [a.ttft for a in sound], "tpot": [a.tpot for a in sound], "itl": gaps}
+    for name, some in (
+        ("short", [a for a in sound if a.prompt < LONG]),
+        ("long", [a for a in sound if a.prompt >= LONG]),
+    ):
+        if 0 < len(some) < len(sound):
+            spread[f"ttft_{name}"] = [a.ttft for a in some]
     return {
         "requests": len(answers),
         "failed": len(answers) - len(sound),
