@@ -1,10 +1,9 @@
 """Stall-free batching: decodes always run, and prompts fill what is left of a step's time (Sarathi-Serve, 2403.02310).
 
 How many tokens that is follows from what passes cost on this machine, with the context that the step reads. A decode
-counts with as many drafted nodes as it had in its steps so far. Which prompt is read follows from when it is due: its
-arrival, and `patience` times the time that the rest of it takes alone. Short prompts so overtake a long one between two
-of its chunks, yet none that comes later than that does (earliest deadline first; where patience is large, the shortest
-rest first).
+counts with as many drafted nodes as it had in its steps so far. Which prompt is read follows from when it is due: once
+`patience` times its length was read of any prompts since it came. Short prompts so overtake a long one between two of
+its chunks, yet none that comes later than that does (earliest deadline first).
 Does not: know what the planner will give; align chunks to a kernel's tiles.
 """
 
@@ -29,7 +28,7 @@ class SarathiScheduler(Scheduler):
         step_ms: float = 0.0  # 0: by `stretch`
         stretch: float = 4.0
         least: int = 16  # tokens of prompts in a step, whatever they cost
-        patience: float = 8.0  # times its own reading in which a prompt lets shorter ones pass; 0: by arrival
+        patience: float = 4.0  # times its own length for which a prompt lets shorter ones pass; 0: by arrival
 
         def __post_init__(self) -> None:
             for name in ("step_ms", "patience"):
@@ -45,6 +44,8 @@ class SarathiScheduler(Scheduler):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.costs = options, setup.costs()
+        self._read = 0  # tokens of prompts
+        self._dues: dict[int, float] = {}  # request -> how many are read by when its reading should be over
         self.target = options.step_ms / 1000 or options.stretch * self.costs.of(1)
 
     def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
@@ -58,11 +59,16 @@ class SarathiScheduler(Scheduler):
             context, verified = sum(c.held for c in running), len(decodes) + ceil(sum(c.drafted for c in decodes))
             left = min(left, max(self.options.least, self._rows(context, len(running), room) - verified))
         by_age = sorted(decodes, key=lambda c: c.arrival)
-        return in_order(by_age, room) + in_order(sorted(prompts, key=self._due), left)
+        chunks = in_order(sorted(prompts, key=self._due), left)
+        self._read += sum(chunk.count for chunk in chunks)
+        return in_order(by_age, room) + chunks
+
+    def ended(self, candidate: Candidate) -> None:
+        self._dues.pop(candidate.id, None)
 
     def _due(self, c: Candidate) -> tuple[float, int]:
-        """When its first token should be there, and its place among those that are due together."""
-        return c.arrived + self.options.patience * self.costs.of(c.pending), c.arrival
+        """When, and the order of those that are due together."""
+        return self._dues.setdefault(c.id, self._read + self.options.patience * c.pending), c.arrival
 
     def _rows(self, context: int, requests: int, room: int) -> int:
         """The most tokens whose pass stays under the target."""
