@@ -30,7 +30,7 @@ FILES = {
     "azure-conv": "azure_llm_trace_2023/AzureLLMInferenceTrace_conv.csv",
     "mooncake": "mooncake_trace/conversation_trace.jsonl.gz",
 }
-MADE_UP = {"mixed": 0.2, "rare": 1 / 150}  # share of long prompts
+MADE_UP = {"mixed": 0.2, "rare": 0.009}  # share of long prompts
 
 
 @dataclass(frozen=True)
