@@ -278,10 +278,12 @@ def serve_rows(report: Report) -> list[tuple[str, ...]]:
 def served(case: dict[str, Any]) -> tuple[str, ...]:
     """What counts from the moment of asking; all is asked of the library at once."""
     if case["flags"] == "library":
-        return ("–",) * 4
+        return ("–",) * 5
     over = (spread(case["over"][key], 2) if "over" in case else "1" for key in ("goodput", "ttft_p99"))
     first = " / ".join(f"{case['ttft_ms'][share]:.1f}" for share in ("p50", "p99"))
-    return (*over, f"{case['goodput']:.1f}", first)
+    lengths = [case.get(f"ttft_{name}_ms") for name in ("short", "long")]
+    apart = " / ".join(f"{found['p99']:.1f}" if found else "–" for found in lengths)
+    return (*over, f"{case['goodput']:.1f}", first, apart if any(lengths) else "–")
 
 
 def draft_rows(report: Report) -> list[tuple[str, ...]]:
@@ -475,7 +477,7 @@ DRAFTS = (
 )
 SERVE = (
     *("load", "server", "tokens/s", "over the first", "goodput over the first", "TTFT p99 over the first"),
-    *("goodput, answers/s", "TTFT p50 / p99, ms", "ITL p50 / p99, ms", "failed"),
+    *("goodput, answers/s", "TTFT p50 / p99, ms", "of short / long prompts, p99", "ITL p50 / p99, ms", "failed"),
 )
 HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
 CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")

@@ -21,6 +21,20 @@ greedy = Sampling(temperature=0, max_tokens=30)
 two = LLM(**common, tensor_parallel=2, drafter="draft-model:tree=(level:width=3)", cache="paged:block_size=16")
 """
 TEXTS = """
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from forerun.server.run import in_background
+from forerun.server.settings import Settings
+
+
+def health(url):
+    try:
+        return urlopen(url + "/health").status
+    except HTTPError as refused:
+        return refused.code
+
+
 one = LLM(**common, drafter="none")
 drawn = Sampling(temperature=1, seed=7, max_tokens=30)
 print(json.dumps([
@@ -28,8 +42,11 @@ print(json.dumps([
     for llm in (one, two)
 ]))
 other = two.model.split.children[0]
-other.kill()
-other.wait()
+with in_background(two, Settings(port=0)) as url:
+    before = health(url)
+    other.kill()
+    other.wait()
+    print(before, health(url))
 for _ in range(2):
     print(two.generate("Once", greedy)[0].error)
 """
@@ -48,14 +65,15 @@ def python(source, *arguments):
 def test_texts_are_those_of_one_process():
     """Greedy and drawn: where sums differ in their last bits, no choice of the bundled model hangs on them here.
 
-    Then the other process is killed, and whoever asks is told.
+    Then the other process is killed: the server's health says so at once, and whoever asks is told.
     """
     found = python(TEXTS)
     assert found.returncode == 0, found.stderr
-    texts, *errors = found.stdout.splitlines()
+    texts, healths, *errors = found.stdout.splitlines()
     one, two = json.loads(texts)
     assert len(one[0]) == 20
     assert two == one
+    assert healths == "200 503"
     assert len(errors) == 2
     assert all("one of the 2 processes that hold reference has ended" in error for error in errors), errors
 

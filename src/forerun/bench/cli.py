@@ -506,7 +506,7 @@ def schema(**values: Any) -> None:  # noqa: ANN401
 @click.option("--tpot-ms", type=float, default=50.0, show_default=True, help="Objective of every further one.")
 @click.option("--against", multiple=True, metavar="FLAGS", help="Another server with these flags too; or library.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Rounds of every load.")
-@click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, azure-conv, mooncake, ...")
+@click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, rare, azure-conv, ...")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Goodput by load, as a PNG.")
 @config_options
@@ -527,6 +527,21 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     if out is not None:
         benchmark.plot(found, out)
     click.echo(as_json(found))
+
+
+@command.command("inflate")
+@click.argument("size")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--model", default=Config.model, show_default=True, help="Whose function it has; a Llama.")
+def inflate(size: str, out: Path, model: str) -> None:
+    """Write a model of SIZE, as in 350M, into the folder OUT that costs its size and writes what MODEL writes.
+
+    For what --inflate cannot reach: servers, and other programs.
+    """
+    from forerun.bench import enlarged
+    from forerun.bench.report import as_json
+
+    click.echo(as_json(enlarged.run(enlarged.Order(size, out), model)))
 
 
 @command.command("soak")

@@ -1,5 +1,7 @@
 """Clients that ask a server for streamed completions, and what they saw.
 
+What comes is kept with its time and read once a load is over: where clients and server share the cores, what the
+clients do meanwhile is taken from the server.
 Does not: keep connections; a request opens its own, as HTTP/1.0, whose answer ends where the connection does.
 """
 
@@ -10,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from forerun.bench.figures import quantile
 from forerun.errors import ForerunError
 
+LONG = 512  # tokens of a prompt that is said to be long
 SHARES = (0.5, 0.95, 0.99)
 Body = Mapping[str, Any]
 
@@ -26,8 +29,10 @@ class Answer:
 
     asked: float
     status: int = 0
+    prompt: int = 0  # tokens of it, where it was given as such
     parts: list[float] = field(default_factory=list)  # when text came
     tokens: int = 0
+    heard: list[tuple[float, bytes]] = field(default_factory=list)  # as it came, and not read yet
 
     @property
     def ttft(self) -> float:
@@ -42,35 +47,65 @@ class Answer:
         """Whether all of it came."""
         return self.status == 200 and bool(self.parts) and self.tokens > 0  # noqa: PLR2004 - OK
 
+    def read(self) -> "Answer":
+        """Make of what was heard what it says."""
+        head, rest = True, b""
+        for moment, data in self.heard:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if self.status == 0:
+                    words = line.split()
+                    self.status = int(words[1]) if len(words) > 1 else 0
+                elif head:
+                    head = bool(line.strip())
+                elif line.startswith(b"data: {"):
+                    self._part(moment, json.loads(line.removeprefix(b"data: ")))
+        self.heard.clear()
+        return self
 
-async def ask(url: str, body: Body) -> Answer:
-    """One streamed completion."""
-    place, raw, answer = urlsplit(url), json.dumps(body).encode(), Answer(perf_counter())
+    def _part(self, moment: float, said: Mapping[str, Any]) -> None:
+        if any(choice["text"] for choice in said.get("choices", ())):
+            self.parts.append(moment)
+        self.tokens = (said.get("usage") or {}).get("completion_tokens", self.tokens)
+
+
+class _Client(asyncio.Protocol):
+    """Sends a request and hears what comes of it."""
+
+    def __init__(self, request: bytes, answer: Answer, over: asyncio.Future[None]) -> None:
+        self.request, self.answer, self.over = request, answer, over
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.answer.heard.append((perf_counter(), data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(None)
+
+
+def length(body: Body) -> int:
+    """Tokens of a prompt that is given as tokens; 0: nobody counted."""
+    prompt = body.get("prompt", "")
+    return 0 if isinstance(prompt, str) else len(prompt)
+
+
+async def _heard(url: str, body: Body) -> Answer:
+    """One streamed completion, not read yet."""
+    place, raw, home = urlsplit(url), json.dumps(body).encode(), asyncio.get_running_loop()
+    head = f"POST {place.path}/v1/completions HTTP/1.0\r\nHost: {place.netloc}\r\nContent-Length: {len(raw)}\r\n"
+    request = head.encode() + b"Content-Type: application/json\r\n\r\n" + raw
+    answer, over = Answer(perf_counter(), prompt=length(body)), home.create_future()
     with contextlib.suppress(OSError):  # an answer that did not come is counted
-        reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        try:
-            head = (
-                f"POST {place.path}/v1/completions HTTP/1.0\r\nHost: {place.netloc}\r\nContent-Length: {len(raw)}\r\n"
-            )
-            writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
-            await _hear(reader, answer)
-        finally:
-            writer.close()
+        await home.create_connection(lambda: _Client(request, answer, over), place.hostname or "", place.port or 80)
+        await over
     return answer
 
 
-async def _hear(reader: asyncio.StreamReader, answer: Answer) -> None:
-    words = (await reader.readline()).split()
-    answer.status = int(words[1]) if len(words) > 1 else 0
-    while (await reader.readline()).strip():
-        pass
-    async for line in reader:
-        if not line.startswith(b"data: {"):
-            continue
-        part = json.loads(line.removeprefix(b"data: "))
-        if any(choice["text"] for choice in part.get("choices", ())):
-            answer.parts.append(perf_counter())
-        answer.tokens = (part.get("usage") or {}).get("completion_tokens", answer.tokens)
+async def ask(url: str, body: Body) -> Answer:
+    """One streamed completion."""
+    return (await _heard(url, body)).read()
 
 
 async def closed(url: str, bodies: Sequence[Body], clients: int) -> list[Answer]:
@@ -78,9 +113,10 @@ async def closed(url: str, bodies: Sequence[Body], clients: int) -> list[Answer]
     waiting = iter(bodies)
 
     async def client() -> list[Answer]:
-        return [await ask(url, body) for body in waiting]
+        return [await _heard(url, body) for body in waiting]
 
-    return [answer for found in await asyncio.gather(*(client() for _ in range(clients))) for answer in found]
+    found = await asyncio.gather(*(client() for _ in range(clients)))
+    return [answer.read() for answers in found for answer in answers]
 
 
 async def opened(url: str, bodies: Sequence[Body], moments: Sequence[float]) -> list[Answer]:
@@ -88,9 +124,10 @@ async def opened(url: str, bodies: Sequence[Body], moments: Sequence[float]) -> 
 
     async def later(body: Body, moment: float) -> Answer:
         await asyncio.sleep(moment)
-        return await ask(url, body)
+        return await _heard(url, body)
 
-    return list(await asyncio.gather(*(later(*each) for each in zip(bodies, moments, strict=True))))
+    found = await asyncio.gather(*(later(*each) for each in zip(bodies, moments, strict=True)))
+    return [answer.read() for answer in found]
 
 
 def figures(answers: Sequence[Answer], ttft_ms: float, tpot_ms: float) -> dict[str, Any]:
@@ -103,6 +140,12 @@ def figures(answers: Sequence[Answer], ttft_ms: float, tpot_ms: float) -> dict[s
     good = [a for a in sound if a.ttft * 1e3 <= ttft_ms and a.tpot * 1e3 <= tpot_ms]
     gaps = [later - sooner for a in sound for sooner, later in pairwise(a.parts)] or [0.0]
     spread = {"ttft": [a.ttft for a in sound], "tpot": [a.tpot for a in sound], "itl": gaps}
+    for name, some in (
+        ("short", [a for a in sound if a.prompt < LONG]),
+        ("long", [a for a in sound if a.prompt >= LONG]),
+    ):
+        if 0 < len(some) < len(sound):
+            spread[f"ttft_{name}"] = [a.ttft for a in some]
     return {
         "requests": len(answers),
         "failed": len(answers) - len(sound),

@@ -30,7 +30,7 @@ FILES = {
     "azure-conv": "azure_llm_trace_2023/AzureLLMInferenceTrace_conv.csv",
     "mooncake": "mooncake_trace/conversation_trace.jsonl.gz",
 }
-MIXED = "mixed"  # the one that is made up
+MADE_UP = {"mixed": 0.2, "rare": 0.009}  # share of long prompts
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Arrival:
 
 
 def read(name: str, data: Path | None, count: int) -> list[Arrival]:
-    """The first requests of a trace, or of the one that is made up; ConfigError where its file is not there."""
-    if name == MIXED:
-        return list(_owned(islice(_mixed(), count)))
+    """The first requests of a trace, or of one that is made up; ConfigError where its file is not there."""
+    if name in MADE_UP:
+        return list(_owned(islice(_mixed(MADE_UP[name]), count)))
     folder = folder_of([FILES[name]], data) if name in FILES else None
     if folder is None:
-        known = ", ".join((MIXED, *FILES))
+        known = ", ".join((*MADE_UP, *FILES))
         raise ConfigError(f"trace {name!r} is not there; give --data with its folder, or one of {known}.")
     rows = {".csv": _azure, ".gz": _mooncake}[Path(FILES[name]).suffix]
     return list(_owned(islice(rows(folder / FILES[name]), count)))
@@ -73,12 +73,12 @@ def _owned(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
         yield replace(a, at=before, scope=scope, priority=-int(rng.random() < URGENT))
 
 
-def _mixed() -> Iterator[Arrival]:
-    """Short questions with long answers, and every fifth a long prompt with a short one."""
+def _mixed(share: float) -> Iterator[Arrival]:
+    """Short questions with long answers, and some long prompts with short ones."""
     rng, now = np.random.default_rng(0), 0.0
     while True:
         now += rng.exponential()
-        long = rng.random() < 0.2  # noqa: PLR2004 - every fifth
+        long = rng.random() < share
         prompt, output = (rng.integers(512, 1025), rng.integers(8, 33)) if long else rng.integers(16, 97, 2)
         yield Arrival(now, _drawn(rng, int(prompt)), int(output))
 

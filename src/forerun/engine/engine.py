@@ -67,6 +67,7 @@ class Engine:
     ) -> None:
         self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
         self.clock = perf_counter  # seconds; whoever plays a trace has another
+        self.before_pass: Callable[[], None] = _nothing  # what runs beside a pass, on another thread, costs least
         # In a sentence each: how texts are not the model's own, and why a seed need not bring its text again.
         self.caveat, self.seed_caveat = caveats
         self.cache, self.stats = runner.cache, stats or EngineStats()
@@ -151,6 +152,7 @@ class Engine:
         plans = self.members.decoder.plan(seats)
         running = self.clock()
         _foresee(seats, plans)
+        self.before_pass()
         outputs = self._run(plans)
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
@@ -375,6 +377,10 @@ class Engine:
         self.stats.run_time += committing - running
         self.stats.commit_time += emitting - committing
         self.stats.other_time += (planning - began) + (self.clock() - emitting)
+
+
+def _nothing() -> None:
+    """Nobody waits for a pass."""
 
 
 def _foresee(seats: Sequence[Seat], plans: Sequence[Plan]) -> None:

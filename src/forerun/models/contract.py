@@ -38,3 +38,8 @@ class Model(ABC):
 
         Does not: advance the cache (the runner does), sample, or keep anything.
         """
+
+    @property
+    def lost(self) -> str:
+        """Why it can run no pass any more, in a sentence; empty while it can."""
+        return ""

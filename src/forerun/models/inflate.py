@@ -46,10 +46,9 @@ def inflate(model: Growing, parameters: int) -> Growing:
         raise ConfigError(
             f"{info.name} has {model.numel:,} parameters already; inflate to more than that, not {parameters:,}."
         )
-    depth = next(layers for most, layers in DEPTHS if parameters <= most)
-    added = max(depth - info.num_layers, LEAST)
-    width = _width(config, (parameters - model.numel) // added)
-    total = info.num_layers + added
+    total = layers_for(info.num_layers, parameters)
+    added = total - info.num_layers
+    width = width_for(config, (parameters - model.numel) // added)
     config = replace(
         config,
         num_layers=total,
@@ -60,6 +59,12 @@ def inflate(model: Growing, parameters: int) -> Growing:
     layout = replace(held, heads=(config.num_kv_heads,) * total, dims=(config.head_dim,) * total)
     info = replace(info, name=f"{info.name}, inflated to {parameters:,} parameters", num_layers=total, layout=layout)
     return model.grow(config, info, width, _noise(held.device))
+
+
+def layers_for(layers: int, parameters: int) -> int:
+    """How many layers a model of so many has once it is that large."""
+    depth = next(depth for most, depth in DEPTHS if parameters <= most)
+    return layers + max(depth - layers, LEAST)
 
 
 def _noise(device: torch.device) -> Noise:
@@ -73,7 +78,7 @@ def _noise(device: torch.device) -> Noise:
     return noise
 
 
-def _width(config: TransformerConfig, per_layer: int) -> int:
+def width_for(config: TransformerConfig, per_layer: int) -> int:
     """The feed-forward width that makes a layer of `per_layer` weights."""
     heads = 2 * config.num_heads + 2 * config.num_kv_heads
     left = per_layer - heads * config.head_dim * config.hidden_size

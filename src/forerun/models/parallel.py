@@ -183,21 +183,27 @@ class Leading(Model):
     """The target as the engine has it."""
 
     def __init__(self, own: Transformer, split: Split) -> None:
-        self.own, self.split, self.info, self.lost = own, split, own.info, ""
+        self.own, self.split, self.info, self._lost = own, split, own.info, ""
         self._caches: WeakKeyDictionary[Cache, int] = WeakKeyDictionary()
         self._next = count()
         atexit.register(self._end)
 
+    @property
+    def lost(self) -> str:
+        if not self._lost and any(child.poll() is not None for child in self.split.children):
+            self._lost = f"one of the {self.split.ways} processes that hold {self.info.name} has ended; start all anew."
+        return self._lost
+
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
-        if self.lost:
-            raise ModelError(self.lost)
+        if self._lost:
+            raise ModelError(self._lost)
         try:
             _tell(self._order(work, cache), self.split)
             return self.own.forward(work, cache)
         except RuntimeError as problem:  # torch's word for a peer that is gone
             who = f"one of the {self.split.ways} processes that hold {self.info.name} has ended"
-            self.lost = f"{who} ({str(problem).partition(chr(10))[0]:.80}); start all anew."
-            raise ModelError(self.lost) from problem
+            self._lost = f"{who} ({str(problem).partition(chr(10))[0]:.80}); start all anew."
+            raise ModelError(self._lost) from problem
 
     def _order(self, work: Pass, cache: Cache) -> dict[str, Any]:
         if cache not in self._caches:

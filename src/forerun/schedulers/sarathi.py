@@ -1,7 +1,9 @@
 """Stall-free batching: decodes always run, and prompts fill what is left of a step's time (Sarathi-Serve, 2403.02310).
 
 How many tokens that is follows from what passes cost on this machine, with the context that the step reads. A decode
-counts with as many drafted nodes as it had in its steps so far.
+counts with as many drafted nodes as it had in its steps so far. Which prompt is read follows from when it is due: once
+`patience` times its length was read of any prompts since it came. Short prompts so overtake a long one between two of
+its chunks, yet none that comes later than that does (earliest deadline first).
 Does not: know what the planner will give; align chunks to a kernel's tiles.
 """
 
@@ -15,21 +17,23 @@ from forerun.types import Facts, Setup
 
 
 class SarathiScheduler(Scheduler):
-    """Decodes, then chunks of prompts by arrival, while the step stays under its target."""
+    """Decodes, then chunks of prompts as they are due, while the step stays under its target."""
 
     facts = Facts(keys=("sarathi",), paper="2403.02310", stall_free=True, evidence="docs/results/README.md#schedulers")
 
     @dataclass(frozen=True)
     class Options:
-        """What a step may take: milliseconds, or so many times a pass of one token; and the smallest chunk."""
+        """A step's time: milliseconds, or so many passes of one token; the smallest chunk; how long a prompt waits."""
 
         step_ms: float = 0.0  # 0: by `stretch`
         stretch: float = 4.0
         least: int = 16  # tokens of prompts in a step, whatever they cost
+        patience: float = 4.0  # times its own length for which a prompt lets shorter ones pass; 0: by arrival
 
         def __post_init__(self) -> None:
-            if self.step_ms < 0:
-                raise ConfigError(f"scheduler option 'step_ms' is {self.step_ms}; give 0 or more.")
+            for name in ("step_ms", "patience"):
+                if not getattr(self, name) >= 0:
+                    raise ConfigError(f"scheduler option {name!r} is {getattr(self, name)}; give 0 or more.")
             for name in ("stretch", "least"):
                 if not getattr(self, name) >= 1:
                     raise ConfigError(f"scheduler option {name!r} is {getattr(self, name)}; give 1 or more.")
@@ -40,10 +44,12 @@ class SarathiScheduler(Scheduler):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.costs = options, setup.costs()
+        self._read = 0  # tokens of prompts
+        self._dues: dict[int, float] = {}  # request -> how many are read by when its reading should be over
         self.target = options.step_ms / 1000 or options.stretch * self.costs.of(1)
 
     def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
-        return [c.id for c in sorted(waiting, key=lambda c: c.arrival)]
+        return [c.id for c in sorted(waiting, key=self._due)]
 
     def pick(self, running: Sequence[Candidate], room: int, now: float) -> list[Pick]:
         decodes = [c for c in running if c.decoding]
@@ -53,7 +59,16 @@ class SarathiScheduler(Scheduler):
             context, verified = sum(c.held for c in running), len(decodes) + ceil(sum(c.drafted for c in decodes))
             left = min(left, max(self.options.least, self._rows(context, len(running), room) - verified))
         by_age = sorted(decodes, key=lambda c: c.arrival)
-        return in_order(by_age, room) + in_order(sorted(prompts, key=lambda c: c.arrival), left)
+        chunks = in_order(sorted(prompts, key=self._due), left)
+        self._read += sum(chunk.count for chunk in chunks)
+        return in_order(by_age, room) + chunks
+
+    def ended(self, candidate: Candidate) -> None:
+        self._dues.pop(candidate.id, None)
+
+    def _due(self, c: Candidate) -> tuple[float, int]:
+        """When, and the order of those that are due together."""
+        return self._dues.setdefault(c.id, self._read + self.options.patience * c.pending), c.arrival
 
     def _rows(self, context: int, requests: int, room: int) -> int:
         """The most tokens whose pass stays under the target."""

@@ -75,7 +75,7 @@ class Accounts:
         self._begun = set[int]()  # the engine's numbers of those that are counted
 
     def observe(self, ticket: Ticket, index: int, event: Event) -> None:
-        """One event of one ask, in the engine's thread."""
+        """One event of one ask."""
         ask, count = ticket.asks[index], len(event.emissions)
         with self._lock:
             mine = self._usage[ask.scope]

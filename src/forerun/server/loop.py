@@ -1,6 +1,7 @@
 """The engine's own thread: orders go in through a queue, and events come out on the event loop.
 
-An order is a function of the engine, run between two steps. Where the engine breaks, everybody who waits is told.
+An order is a function of the engine, run between two steps. What a step wrote is told while the next pass runs, which
+needs the interpreter no more than the teller needs the pass. Where the engine breaks, everybody who waits is told.
 Does not: know HTTP; bound how much a caller may ask for (`limits.py`). What waits for a reader who is slow is at most
 what his request may write.
 """
@@ -25,6 +26,7 @@ from forerun.types import Event, Sampling
 _LOG = logging.getLogger("forerun.server")
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
+_LATEST = 2 * _PACE  # seconds after one in which news is looked for, if the next pass is a long one
 _LAST = 10  # seconds that the last step gets
 _RESTART = 30  # seconds after which somebody may have started the server anew
 T = TypeVar("T")
@@ -48,19 +50,34 @@ class Ticket:
     asks: Sequence[Ask]
     arrived: float = field(default_factory=perf_counter)
     seeds: list[int] = field(default_factory=list)
-    news: asyncio.Queue[tuple[int, Event]] = field(default_factory=asyncio.Queue)
     numbers: list[int] = field(default_factory=list)  # the engine's
     gone: bool = False  # nobody reads the news any more
+    late: bool = False  # nobody waits for more of it
+    _news: list[tuple[int, Event]] = field(default_factory=list)
+    _fresh: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hear(self, index: int, event: Event) -> None:
+        """News of one ask."""
+        self._news.append((index, event))
+        self._fresh.set()
+
+    def expire(self) -> None:
+        """The time is over: what is new by now can still be read."""
+        self.late = True
+        self._fresh.set()
 
     async def read(self) -> list[tuple[int, Event]]:
-        """All that is new; waits for one event."""
-        found = [await self.news.get()]
-        while not self.news.empty():
-            found.append(self.news.get_nowait())
+        """All that is new; waits for one event, or raises TimeoutError."""
+        await self._fresh.wait()
+        if not self._news:
+            raise TimeoutError
+        found, self._news = self._news, []
+        if not self.late:
+            self._fresh.clear()
         return found
 
 
-Observer = Callable[[Ticket, int, Event], None]  # called in the engine's thread
+Observer = Callable[[Ticket, int, Event], None]  # called on the event loop
 Order = tuple[Callable[[Engine], Any], "asyncio.Future[Any]"]
 
 
@@ -72,17 +89,21 @@ class EngineLoop:
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._tickets: dict[int, tuple[Ticket, int]] = {}  # number -> whose, and which of its asks
         self._thread = Thread(target=self._run, name="forerun-engine", daemon=True)
+        self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: there will be no more news
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
         self._news: deque[tuple[Ticket, int, Event]] = deque()
-        self._delivering = False  # whether the event loop is going to look at the news
+        self._woken, self._woke = False, 0.0  # whether the event loop is about to look at the news; when it was told to
+        self._look: asyncio.TimerHandle | None = None
         self._beat = monotonic()
         self.broken: str | None = None
+        engine.before_pass = self._pass
 
     # on the event loop
 
     def start(self) -> None:
         """From the event loop that will hear the news."""
         self._home = asyncio.get_running_loop()
+        Thread(target=self._ring, name="forerun-bell", daemon=True).start()
         self._thread.start()
 
     async def stop(self) -> None:
@@ -126,14 +147,19 @@ class EngineLoop:
         await self.call(_abort_all)
 
     def _deliver(self) -> None:
-        """Hand the news out, and look again in a moment; what comes at once is so handed out together."""
-        with self._lock:
-            self._delivering = bool(self._news)
+        """Hand out what is there, and look again in a while where there was something."""
+        self._woken = False
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self._home.call_later(_LATEST, self._deliver) if self._news else None
         while self._news:
             ticket, index, event = self._news.popleft()
-            ticket.news.put_nowait((index, event))
-        if self._delivering:
-            self._home.call_later(_PACE, self._deliver)
+            try:
+                self._observe(ticket, index, event)
+            except Exception as problem:  # noqa: BLE001 - whoever waits gets his text, counted or not
+                log_bug(_LOG, "counting a request failed", problem)
+            if not ticket.gone:
+                ticket.hear(index, event)
 
     # in the engine's thread
 
@@ -161,6 +187,8 @@ class EngineLoop:
                 self._obey()
                 if self._engine.busy:
                     self._tell(self._engine.step())
+                if not self._engine.busy:
+                    self._wake()
                 self._beat = monotonic()
             self._end("the server is stopping; ask again later.")
         except Exception as problem:  # noqa: BLE001 - everybody who waits is told
@@ -186,21 +214,22 @@ class EngineLoop:
             self._home.call_soon_threadsafe(_settle, found, result)
 
     def _tell(self, events: Sequence[Event]) -> None:
+        """Leave news for the event loop."""
         for event in events:
-            ticket, index = self._tickets[event.request]
+            self._news.append((*self._tickets[event.request], event))
             if event.finish_reason is not None:
                 del self._tickets[event.request]
-            try:
-                self._observe(ticket, index, event)
-            except Exception as problem:  # noqa: BLE001 - whoever waits gets his text, counted or not
-                log_bug(_LOG, "counting a request failed", problem)
-            if not ticket.gone:
-                self._news.append((ticket, index, event))
-        with self._lock:
-            asleep = self._news and not self._delivering
-            self._delivering = bool(self._delivering or asleep)
-        if asleep:
-            self._home.call_soon_threadsafe(self._deliver)
+
+    def _pass(self) -> None:
+        """Before a pass, during which others may have the interpreter."""
+        if perf_counter() - self._woke >= _PACE:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have the event loop hand out the news, if there is any."""
+        if self._news and not self._woken:
+            self._woken, self._woke = True, perf_counter()
+            self._bell.put(self._deliver)
 
     def _end(self, sentence: str) -> None:
         """Nothing is stepped any more: answer every order, and end every ask with an error."""
@@ -210,6 +239,15 @@ class EngineLoop:
             _, found = self._orders.get_nowait()
             self._home.call_soon_threadsafe(_fail, found, unavailable(sentence, _RESTART))
         self._tell([Event(n, (), "", "error", sentence, perf_counter(), RequestStats()) for n in self._tickets])
+        self._wake()
+        self._bell.put(None)
+
+    # in a thread that only wakes the event loop: that writes to a pipe, and whoever writes lets go of the interpreter,
+    # which an event loop that is then awake keeps from the engine for milliseconds
+
+    def _ring(self) -> None:
+        for deliver in iter(self._bell.get, None):
+            self._home.call_soon_threadsafe(deliver)
 
 
 def _abort_all(engine: Engine) -> None:

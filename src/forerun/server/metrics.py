@@ -6,6 +6,7 @@ Does not: count by model or key, or keep anything after the server ends.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,12 +34,13 @@ class Snapshot:
 
 
 class Metrics(Collector):
-    """`observe` hears every event in the engine's thread; `take` reads the books there; `text` answers a scrape."""
+    """`observe` hears every event; `take` reads the books in the engine's thread; `text` answers a scrape."""
 
     def __init__(self, prefix: str, room: int) -> None:
         self._prefix, self._room = f"{prefix}:", room
         self._ended = RequestStats()  # of the requests that are no more
         self._live: dict[int, RequestStats] = {}  # of those whose end was not heard of yet
+        self._lock = Lock()  # a request is among these or among those
         self._last: dict[tuple[int, int], float] = {}  # ticket and ask -> when its last token came
         self.registry, self._snapshot = CollectorRegistry(), Snapshot()
         self._first = self._histogram("time_to_first_token_seconds", "From the request to its first token.", _FIRST)
@@ -71,15 +73,17 @@ class Metrics(Collector):
             self._last.pop(key, None)
             self._whole.observe(event.time - ticket.arrived)
             self._ends.labels(event.finish_reason).inc()
-            self._ended.add(event.stats)
-            self._live.pop(event.request, None)
+            with self._lock:
+                self._ended.add(event.stats)
+                self._live.pop(event.request, None)
 
     def take(self, engine: Engine) -> None:
         """Read the books."""
-        self._live |= {number: request.stats for number, request in engine.requests.items()}
         now = RequestStats()
-        for stats in (self._ended, *self._live.values()):
-            now.add(stats)
+        with self._lock:
+            self._live |= {number: request.stats for number, request in engine.requests.items()}
+            for stats in (self._ended, *self._live.values()):
+                now.add(stats)
         running = sum(request.slot is not None for request in engine.requests.values())
         usage = min(1.0, max(0.0, 1 - engine.cache.free() / self._room))
         self._snapshot = Snapshot(running, len(engine.requests) - running, usage, now, engine.stats)

@@ -5,6 +5,7 @@ Does not: go on for a client that is gone, streaming or not.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from forerun.server.tools import Call, Reader
 from forerun.types import Emission, Event
 
 _LOG = logging.getLogger("forerun.server")
+_MARK = "\0"  # where the text stands in a part
 News = Sequence[tuple[int, Event]]
 New = tuple[str, list[tuple[int, Call]]]  # text and calls, these with their places
 
@@ -81,6 +83,7 @@ class Reply(Response):
         self.service, self.order, self.tenant = service, order, tenant
         self.background = None
         self.told = [Told(self._report(i), self._reader()) for i in range(len(order.asks))]
+        self.frames: dict[int, tuple[bytes, bytes]] = {}  # of choices: what stands around text that comes alone
         self.steps = [StepReport(service.words) for _ in order.asks] if order.steps else None
         self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
 
@@ -92,11 +95,13 @@ class Reply(Response):
         return self.order.calling.reader() if self.order.calling is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.deadline = asyncio.get_running_loop().time() + self.service.settings.request_timeout
+        home, seconds = asyncio.get_running_loop(), self.service.settings.request_timeout
         async with self.service.open(self.order, self.tenant) as self.ticket:
+            limit = home.call_later(seconds, self.ticket.expire)  # one per part would cost as much as it
             try:
                 await unless_gone(receive, self._say(scope, receive, send))
             finally:
+                limit.cancel()
                 if "about" in scope["state"]:
                     scope["state"]["about"] |= self._about()
 
@@ -115,8 +120,7 @@ class Reply(Response):
 
     async def _read(self) -> News:
         try:
-            async with asyncio.timeout_at(self.deadline):
-                news = await self.ticket.read()
+            news = await self.ticket.read()
         except TimeoutError:
             seconds = self.service.settings.request_timeout
             message = f"the request took more than {seconds:g} s; ask for fewer tokens."
@@ -239,9 +243,19 @@ class Reply(Response):
             if self.steps is not None:
                 lines += [self._said(index, [event], ("", []), None) for event in events[:-1]]
                 events = events[-1:]
-            if any(new) or last is not None or self.told[index].report is not None or self.steps is not None:
+            if last is not None or new[1] or self.told[index].report is not None or self.steps is not None:
                 lines.append(self._said(index, events, new, last))
+            elif new[0]:
+                lines.append(self._grown(index, new[0]))
         return b"".join(lines)
+
+    def _grown(self, index: int, text: str) -> bytes:
+        """What nearly all parts are: text of a choice, and nothing else that is new."""
+        if index not in self.frames:
+            before, _, after = self._said(index, (), (_MARK, []), None).rpartition(json.dumps(_MARK).encode())
+            self.frames[index] = before, after
+        before, after = self.frames[index]
+        return before + json.dumps(text).encode() + after
 
     def _said(self, index: int, events: Sequence[Event], new: New, last: Event | None) -> bytes:
         """What came of one choice; its step is that of the last event."""

@@ -76,8 +76,9 @@ class Service:
 
     @property
     def well(self) -> bool:
-        """Whether the engine steps."""
-        return self.loop.broken is None and self.loop.silence() < self.settings.stall_timeout
+        """Whether the engine steps, and its model can run passes."""
+        steps = self.loop.broken is None and self.loop.silence() < self.settings.stall_timeout
+        return steps and not self.llm.model.lost
 
     # what takes as long as a tokenizer does
 

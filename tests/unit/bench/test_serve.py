@@ -15,11 +15,11 @@ from forerun.server.settings import Settings
 
 def test_figures_are_those_of_the_answers():
     answers = [
-        Answer(0.0, 200, [0.1, 0.2, 0.4], 4),  # ttft 100 ms, tpot 100 ms
-        Answer(0.0, 200, [0.3, 0.4, 0.5], 3),  # ttft 300 ms, tpot 100 ms
-        Answer(0.5, 200, [0.7, 1.0], 2),  # ttft 200 ms, tpot 300 ms
+        Answer(0.0, 200, 600, [0.1, 0.2, 0.4], 4),  # ttft 100 ms, tpot 100 ms
+        Answer(0.0, 200, 20, [0.3, 0.4, 0.5], 3),  # ttft 300 ms, tpot 100 ms
+        Answer(0.5, 200, 20, [0.7, 1.0], 2),  # ttft 200 ms, tpot 300 ms
         Answer(0.5, 429),
-        Answer(0.5, 200, [0.6], 0),  # cut off: its usage never came
+        Answer(0.5, 200, 20, [0.6], 0),  # cut off: its usage never came
     ]
     found = figures(answers, ttft_ms=250, tpot_ms=150)
     assert (found["requests"], found["failed"], found["seconds"]) == (5, 2, 1.0)
@@ -29,6 +29,8 @@ def test_figures_are_those_of_the_answers():
     assert found["ttft_ms"]["p50"] == pytest.approx(200)
     assert found["tpot_ms"] == pytest.approx({"p50": 100, "p95": 280, "p99": 296})
     assert found["itl_ms"]["p50"] == pytest.approx(100)
+    assert found["ttft_long_ms"]["p99"] == pytest.approx(100)
+    assert found["ttft_short_ms"]["p50"] == pytest.approx(250)
 
 
 def test_a_part_counts_when_it_comes():

@@ -52,6 +52,38 @@ def test_sarathi_leaves_room_for_the_drafts_of_decodes():
     assert counts(picks) == counts(plain) | {2: counts(plain)[2] - 9}
 
 
+def read(scheduler, arrivals, room=512):
+    """Steps at whose end each prompt is read, where (arrived, tokens) come one second per step."""
+    left, ends, step = dict(enumerate(tokens for _, tokens in arrivals)), {}, 0
+    while left:
+        here = [request(i, pending=n, prompt=(0,) * arrivals[i][1]) for i, n in left.items() if arrivals[i][0] <= step]
+        for pick in scheduler.pick(here, room, float(step)) if here else ():
+            left[pick.id] -= pick.count
+        step += 1
+        ends |= {i: step for i, n in left.items() if n <= 0}
+        left = {i: n for i, n in left.items() if n > 0}
+    return ends
+
+
+def test_sarathi_lets_short_prompts_pass_between_chunks():
+    arrivals = [(0, 400), (3, 20), (7, 20), (12, 20)]
+    sooner = read(opened("sarathi:step_ms=4000,least=1"), arrivals)
+    by_arrival = read(opened("sarathi:step_ms=4000,least=1,patience=0"), arrivals)
+    assert [sooner[i] - arrivals[i][0] for i in (1, 2, 3)] == [1, 1, 1]
+    assert min(by_arrival[i] - arrivals[i][0] for i in (1, 2, 3)) > 3
+    assert sooner[0] <= by_arrival[0] + 3  # what the others took, and no more
+
+
+@pytest.mark.parametrize("patience", [1.0, 4.0])
+def test_a_long_prompt_of_sarathi_waits_only_so_long(patience):
+    scheduler = opened(f"sarathi:step_ms=4000,least=1,patience={patience}", slots=99)
+    flood = [(0, 400), *((at, 30) for at in range(200) for _ in range(2))]  # more than a step can read
+    ends = read(scheduler, flood)
+    overtook = [scheduler._dues[i] - patience * 30 for i in range(1, len(flood)) if ends[i] < ends[0]]
+    assert patience * 300 < max(overtook) < patience * 400  # tokens that were read before the last of them came
+    assert read(opened("sarathi:step_ms=4000,least=1,patience=1e9", slots=99), flood)[0] > 200
+
+
 def test_the_engine_says_how_much_a_request_drafts():
     rig = Toy(drafter=BushyDrafter, scheduler="sarathi").build()
     rig.add(Ask((0, 1, 2), Sampling(max_tokens=12, seed=0)))
@@ -156,7 +188,14 @@ def test_groups_run_together_and_who_writes_most_goes_first():
 @pytest.mark.parametrize(
     "wrong",
     [
-        *("sarathi:stretch=0.5", "sarathi:step_ms=-1", "splitfuse:tokens=-1", "fair:written=0", "priority:patience=0"),
+        *(
+            "sarathi:stretch=0.5",
+            "sarathi:step_ms=-1",
+            "sarathi:patience=-1",
+            "splitfuse:tokens=-1",
+            "fair:written=0",
+            "priority:patience=0",
+        ),
         *("skippredict:short=0", "andes-qoe:pace=0", "fastswitch:turn=0", "batchllm:prefix=0"),
     ],
 )

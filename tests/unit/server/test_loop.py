@@ -1,6 +1,8 @@
 """The engine's thread: orders are obeyed or refused, and nobody waits for ever."""
 
 import asyncio
+import contextlib
+import threading
 import time
 
 import pytest
@@ -76,12 +78,49 @@ def test_who_leaves_hears_no_more_and_frees_his_place(llm):
         while await loop.call(lambda engine: bool(engine.requests)):
             pass
         await loop.call(lambda _: None)
-        ticket.news = asyncio.Queue()
+        ticket.expire()
+        with contextlib.suppress(TimeoutError):  # what it heard before
+            await ticket.read()
         await asyncio.sleep(0.05)
-        assert ticket.news.empty()
+        with pytest.raises(TimeoutError):
+            await ticket.read()
 
     drive(llm, work)
     assert llm.engine.cache.free() == room
+
+
+def test_a_step_is_heard_of_while_the_next_pass_runs(llm):
+    run, heard, waited = llm.engine.runner.run, threading.Event(), []
+
+    def slow(work):
+        waited.append(heard.wait(30) if waited else True)
+        heard.clear()
+        return run(work)
+
+    llm.engine.runner.run = slow
+
+    async def work(loop):
+        ticket, reason = await loop.submit([Ask([0], SAMPLING)]), None
+        while reason is None:
+            reason = (await ticket.read())[-1][1].finish_reason
+            heard.set()
+
+    drive(llm, work)
+    assert waited == [True] * 8
+
+
+def test_who_waits_too_long_still_reads_what_came(llm):
+    async def work(loop):
+        ticket = await loop.submit([Ask([0], SAMPLING)])
+        while await loop.call(lambda engine: bool(engine.requests)):
+            pass
+        await asyncio.sleep(0.05)
+        ticket.expire()
+        assert await ticket.read()
+        with pytest.raises(TimeoutError):
+            await ticket.read()
+
+    drive(llm, work)
 
 
 def test_a_submission_that_is_cancelled_leaves_nothing(llm):
