@@ -28,7 +28,7 @@ class DraftVerifyDecoder(Decoder):
 
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
-        self.drafter, self.verifier = parts.drafter, parts.verifier
+        self.drafter, self.verifier, self.watches = parts.drafter, parts.verifier, parts.drafter.watches
         self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
@@ -68,11 +68,12 @@ class DraftVerifyDecoder(Decoder):
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         found = zip(judged, self.verifier.verify(drafts, targets, rngs), targets, strict=True)
         verdicts = {i: _until(v, plans[i].draft, target) if v.path else v for i, v, target in found}
-        outcomes = [
-            Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
-            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
-        ]
-        self.drafter.observe([seat.context for seat in seats], outcomes)
+        if self.watches or any(plan.draft.tokens for plan in plans):
+            outcomes = [
+                Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
+                for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
+            ]
+            self.drafter.observe([seat.context for seat in seats], outcomes)
         return [turn or _turn(seats[i], plans[i].draft, verdicts[i], outputs[i]) for i, turn in enumerate(turns)]
 
 
