@@ -56,6 +56,7 @@ class AutoPlanner(Planner):
         self.close, self.young = True, True  # whether this step is looked at closely; whether there is much to learn
         self.resumed = 0  # step after which there were drafts again
         self.shares = NOBODY  # requests, room, and what each gets
+        self.size = 0  # requests, when that was decided
         self.rest, self.again = APART, 0  # steps between two looks where nothing pays; the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
@@ -80,7 +81,7 @@ class AutoPlanner(Planner):
         if not self.toll.idle:  # it must be known what a step takes without drafts
             self.close, self.made = True, {}
             return [0] * len(batch)
-        due = self.steps >= self.again or 4 * abs(len(batch) - len(self.shares[0])) > len(batch)
+        due = self.steps >= self.again or not 0.75 * self.size <= len(batch) <= 1.13 * self.size
         if not due and self.shares[:2] != (ids, room):  # some came and some went: what the others had will do
             held = dict(zip(self.shares[0], self.shares[2], strict=True))
             usual = sum(held.values()) // len(held)
@@ -102,8 +103,9 @@ class AutoPlanner(Planner):
         self.shares, drafting = (ids, room, shares), any(shares)
         self.resumed = self.steps if drafting and not any(before) else self.resumed
         self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
-        known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
-        self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else APART
+        steady = not self.young and abs(sum(shares) - sum(before)) <= len(batch) // APART + 1
+        self.rest = min(2 * self.rest, STEADY if drafting else REST) if steady or not drafting else APART // 2
+        self.size = len(batch)
         self.again = self.steps + (self.rest if self.toll.lines else 1)
 
     @property
