@@ -28,7 +28,8 @@ class DraftVerifyDecoder(Decoder):
 
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
-        self.drafter, self.verifier, self.watches = parts.drafter, parts.verifier, parts.drafter.watches
+        self.drafter, self.verifier = parts.drafter, parts.verifier
+        self.watches = self.drafter.watches
         self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
@@ -42,7 +43,8 @@ class DraftVerifyDecoder(Decoder):
 
     def work(self, seat: Seat, draft: Draft) -> Plan:
         """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
-        pending, nodes, sheet = len(seat.pending), len(draft.tokens), self.sheet(seat, draft)
+        pending, nodes = len(seat.pending), len(draft.tokens)
+        sheet = self.sheet(seat, draft)
         if not nodes:
             last = (pending - 1,) if seat.last else ()
             return Plan(Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet), draft, sheet)
@@ -78,8 +80,11 @@ class DraftVerifyDecoder(Decoder):
 
 
 def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
-    pending, path, depth = tuple(range(len(seat.pending))), verdict.path, max(draft.depths) if draft.tokens else 0
-    target = Emission(verdict.token, "target", _detail(seat, output, path[-1] + 1 if path else 0, verdict.token))
+    pending = tuple(range(len(seat.pending)))
+    depth = max(draft.depths) if draft.tokens else 0
+    path = verdict.path
+    last = path[-1] + 1 if path else 0
+    target = Emission(verdict.token, "target", _detail(seat, output, last, verdict.token))
     if not path:
         return Turn((target,), pending, len(draft.tokens), depth)
     rows = (0, *[node + 1 for node in path])  # the row whose p each token was judged by
@@ -87,7 +92,8 @@ def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
         Emission(token := draft.tokens[node], draft.source_of(node), _detail(seat, output, row, token))
         for row, node in zip(rows, path, strict=False)
     ]
-    return Turn((*accepted, target), (*pending, *[len(pending) + node for node in path]), len(draft.tokens), depth)
+    keep = (*pending, *[len(pending) + node for node in path])
+    return Turn((*accepted, target), keep, len(draft.tokens), depth)
 
 
 def _detail(seat: Seat, output: Output, row: int, token: int) -> Logprob | None:

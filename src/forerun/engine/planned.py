@@ -21,7 +21,7 @@ class Planned(Drafter):
 
     @property
     def watches(self) -> bool:
-        return self.inner.watches or type(self.planner).see is not Planner.see
+        return self.inner.watches or self.planner.watches
 
     def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
         return self.inner.start(context)

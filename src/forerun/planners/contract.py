@@ -36,6 +36,11 @@ class Planner(Member):
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
 
+    @property
+    def watches(self) -> bool:
+        """Whether `see` must be shown steps in which nobody has a draft, too."""
+        return type(self).see is not Planner.see
+
     @abstractmethod
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes per request; at most `room` in total. The engine cuts further where a text is about to end."""
