@@ -29,6 +29,7 @@ class DraftVerifyDecoder(Decoder):
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
         self.drafter, self.verifier = parts.drafter, parts.verifier
+        self.watches = self.drafter.watches
         self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
@@ -42,14 +43,16 @@ class DraftVerifyDecoder(Decoder):
 
     def work(self, seat: Seat, draft: Draft) -> Plan:
         """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
-        pending, nodes = len(seat.pending), len(draft)
-        rows = tuple(range(pending - 1, pending + nodes)) if seat.last else ()
-        parents = None
+        pending, nodes = len(seat.pending), len(draft.tokens)
+        sheet = self.sheet(seat, draft)
+        if not nodes:
+            last = (pending - 1,) if seat.last else ()
+            return Plan(Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet), draft, sheet)
+        rows, parents = tuple(range(pending - 1, pending + nodes)), None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
-        tokens, sheet = seat.pending + draft.tokens, self.sheet(seat, draft)
-        work = Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet)
-        return Plan(work, draft, sheet)
+        tokens = seat.pending + draft.tokens
+        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []
@@ -66,30 +69,40 @@ class DraftVerifyDecoder(Decoder):
                 turns[i] = Turn((), (), error=str(problem))
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         found = zip(judged, self.verifier.verify(drafts, targets, rngs), targets, strict=True)
-        verdicts = {i: _until(verdict, plans[i].draft, target) for i, verdict, target in found}
-        outcomes = [
-            Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
-            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
-        ]
-        self.drafter.observe([seat.context for seat in seats], outcomes)
-        return [turn or self._turn(seats[i], plans[i].draft, verdicts[i], outputs[i]) for i, turn in enumerate(turns)]
+        verdicts = {i: _until(v, plans[i].draft, target) if v.path else v for i, v, target in found}
+        if self.watches or any(plan.draft.tokens for plan in plans):
+            outcomes = [
+                Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
+                for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
+            ]
+            self.drafter.observe([seat.context for seat in seats], outcomes)
+        return [turn or _turn(seats[i], plans[i].draft, verdicts[i], outputs[i]) for i, turn in enumerate(turns)]
 
-    def _turn(self, seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
-        pending, count, path = len(seat.pending), seat.context.sampling.logprobs, verdict.path
-        tokens = (*[draft.tokens[node] for node in path], verdict.token)
-        sources = (*[draft.source_of(node) for node in path], "target")
-        details: list[Logprob | None] = [None] * len(tokens)
-        if count is not None:
-            rows = (0, *[node + 1 for node in path])  # the row whose p each token was judged by
-            details = [logprob(output.logits[row], token, count) for row, token in zip(rows, tokens, strict=True)]
-        keep = (*range(pending), *[pending + node for node in path])
-        depth = max(draft.depths) if draft else 0
-        return Turn(tuple(map(Emission, tokens, sources, details)), keep, len(draft), depth)
+
+def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
+    pending = tuple(range(len(seat.pending)))
+    depth = max(draft.depths) if draft.tokens else 0
+    path = verdict.path
+    last = path[-1] + 1 if path else 0
+    target = Emission(verdict.token, "target", _detail(seat, output, last, verdict.token))
+    if not path:
+        return Turn((target,), pending, len(draft.tokens), depth)
+    rows = (0, *[node + 1 for node in path])  # the row whose p each token was judged by
+    accepted = [
+        Emission(token := draft.tokens[node], draft.source_of(node), _detail(seat, output, row, token))
+        for row, node in zip(rows, path, strict=False)
+    ]
+    keep = (*pending, *[len(pending) + node for node in path])
+    return Turn((*accepted, target), keep, len(draft.tokens), depth)
+
+
+def _detail(seat: Seat, output: Output, row: int, token: int) -> Logprob | None:
+    """What was asked about a token, by the row of logits that it was judged by."""
+    count = seat.context.sampling.logprobs
+    return logprob(output.logits[row], token, count) if count is not None else None
 
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:
     """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
-    if not verdict.path:
-        return verdict
     at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
     return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -26,6 +26,11 @@ class Drafter(Member):
         """Whether drafts go by what `observe` is shown, and not by tokens alone."""
         return type(self).observe is not Drafter.observe
 
+    @property
+    def watches(self) -> bool:
+        """Whether `observe` must be shown steps in which nobody has a draft, too."""
+        return self.listens
+
     def start(self, context: Context) -> Any:  # noqa: ANN401 - whatever the drafter needs per request
         """A new request; what this returns is `context.state` from now on."""
         return None

@@ -102,6 +102,10 @@ class DraftModelDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(model="toy:100", depth=2)
 
+    @property
+    def watches(self) -> bool:
+        return self.tree.recalls > 0
+
     def start(self, context: Context) -> _Seat:
         return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))
 

@@ -156,7 +156,8 @@ class Engine:
         outputs = self._run(plans)
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
-        self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans)))
+        around = planning - began + self.clock() - committing
+        self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans), around))
         emitting = self.clock()
         self._emit(seats, plans, turns, emitting)
         self._clock(began, planning, running, committing, emitting)

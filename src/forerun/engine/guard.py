@@ -85,6 +85,10 @@ class Guard(Drafter):
         self._vocab, self._stats, self._watchdog = setup.vocab, stats, Watchdog(timeout)
         self._failures, self._rest = 0, 0
 
+    @property
+    def watches(self) -> bool:
+        return self.inner.watches
+
     def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
         return self._try(None, self.inner.start, context)
 

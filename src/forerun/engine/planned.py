@@ -19,6 +19,10 @@ class Planned(Drafter):
         self.inner, self.facts, self.planner = inner, inner.facts, planner
         self.hidden = tuple(dict.fromkeys((*inner.hidden, *planner.hidden)))
 
+    @property
+    def watches(self) -> bool:
+        return self.inner.watches or self.planner.watches
+
     def start(self, context: Context) -> Any:  # noqa: ANN401 - the drafter's own
         return self.inner.start(context)
 

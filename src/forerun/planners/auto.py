@@ -1,166 +1,35 @@
 """As many nodes as bring the most tokens per second, by what passes cost and what became of earlier drafts.
 
-A pass of n rows takes T(n) seconds, measured when there is a first draft and scaled by how the passes go now; drafting
-takes a constant and a share per node of the longest draft, fitted as it goes. How often a node is accepted if its
-parent is, is counted by who guessed it, how deep and with which confidence; so a draft that was made is cut to the
-nodes that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request, and of all,
-have been worth by that measure. Both times nodes are taken in falling order of their chances, as far as tokens per
-second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays is drafted
-and verified now and then, unless drafts have cost more than they brought by a share of all the time.
+A pass of n rows takes T(n) seconds, measured when there is a first draft and scaled by how the passes go now. What a
+step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and what drafts add to it. How often
+a node is accepted if its parent is, is counted by who guessed it, how deep and how surely (drafting/worth.py); so a
+draft that was made is cut to the nodes that pay, over all requests. How many nodes are worth drafting is what earlier
+drafts of the request, and of all, have been worth by that measure. Both times nodes are taken in falling order of their
+chances, as far as tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little
+more than pays is drafted and verified now and then, unless drafts have cost more than they brought by a share of all
+the time.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
 times differ.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
-from math import sqrt
 
 import numpy as np
 
+from forerun.drafting.toll import HELD_UP, Toll
+from forerun.drafting.worth import MEMORY, Made, Record, Trusts
 from forerun.errors import ConfigError
-from forerun.planners.contract import Memory, Planner, Spent, reach
+from forerun.planners.contract import Memory, Planner, Spent, reach, within
 from forerun.types import Context, Costs, Draft, Facts, Floats, Setup, Turn
 
-MEMORY = 0.97  # what a step counts for after the next one
-STALE = 0.3  # what all counts for, at least, after a time without news
-PRIOR = 2.0  # observations that an opinion weighs against the more special one
-HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
-DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
-YOUNG, APART = 24, 4  # drafts after which a request is looked at closely every few steps only, for the time it takes
-HELD_UP = 4  # times as long as expected, at most, may a draft have taken
-REST = 64  # steps between two looks, at most, while nothing pays
-PATIENCE = 8  # steps between trials of a request
-TRIED = 2  # nodes more, in a trial
+YOUNG, APART = 6, 6  # drafts after which a request is looked at closely every few steps only, for the time it takes
+STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
+PATIENCE = 16  # steps between trials of a request
+TRIED = 1  # nodes more, in a trial
 VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
-REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
-
-
-def faded(steps: int) -> float:
-    """What older counts are worth now."""
-    return max(MEMORY**steps, STALE)
-
-
-@dataclass(eq=False, slots=True)
-class Count:
-    """How often something was seen, and happened, lately."""
-
-    asked: float = 0.0
-    happened: float = 0.0
-    step: int = 0  # of the latest news
-
-    def learn(self, happened: float, step: int) -> None:
-        share, self.step = faded(step - self.step) if step > self.step else 1.0, step
-        self.asked, self.happened = share * self.asked + 1, share * self.happened + happened
-
-    def rate(self, opinion: float) -> float:
-        """How often it happens; `opinion` where little is known."""
-        return (self.happened + PRIOR * opinion) / (self.asked + PRIOR)
-
-
-class Trust:
-    """How often nodes of one source are accepted if their parent is, by depth and confidence."""
-
-    def __init__(self) -> None:
-        self.bins = [Count() for _ in range(BINS + 1)]  # the last: no confidence given
-        self.cells = [[Count() for _ in range(BINS + 1)] for _ in range(DEPTHS)]
-
-    def chance(self, depth: int, place: int) -> float:
-        """Where nothing is known, kinder than the confidence: what is too high is soon found out."""
-        guess = (place + 0.5) / BINS if place < BINS else HOPE
-        return self.cells[depth][place].rate(self.bins[place].rate(guess))
-
-    def learn(self, depth: int, place: int, accepted: float, step: int) -> None:
-        self.bins[place].learn(accepted, step)
-        self.cells[depth][place].learn(accepted, step)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A draft before it was cut."""
-
-    asked: int  # nodes for which there was room
-    worth: Sequence[float] = ()
-    kept: Sequence[int] = ()
-    luck: float = 1.0  # that was counted with
-
-
-@dataclass(eq=False)
-class Record:
-    """What drafts of one request, or of all, were worth, by the number of a node in its draft: [most] each."""
-
-    most: int
-    worth: list[Count] = field(init=False)  # the chance that it is accepted; 0 where it is not verified
-    kept: list[Count] = field(init=False)  # whether it was verified
-    expected: float = 2 * PRIOR  # tokens, if this request were like all
-    accepted: float = 2 * PRIOR
-    drafts: int = 0
-    tried: int = 0  # step of the latest trial
-
-    def __post_init__(self) -> None:
-        self.worth, self.kept = ([Count() for _ in range(self.most)] for _ in range(2))
-
-    def learn(self, made: Made, accepted: int, step: int) -> None:
-        """One draft, of which so many tokens were accepted."""
-        self.drafts, kept = self.drafts + 1, set(made.kept)
-        for node in range(made.asked):
-            self.worth[node].learn(made.worth[node] if node in kept else 0.0, step)
-            self.kept[node].learn(node in kept, step)
-        self.expected += sum(made.worth[node] for node in made.kept) / made.luck
-        self.accepted += accepted
-        if self.expected > REMEMBERED_TOKENS:
-            self.accepted *= REMEMBERED_TOKENS / self.expected
-            self.expected = REMEMBERED_TOKENS
-
-    @property
-    def luck(self) -> float:
-        """How many tokens were accepted for each that was expected."""
-        return self.accepted / self.expected
-
-    def over(self, general: tuple[list[float], list[float]]) -> tuple[list[float], list[float]]:
-        """What each node is worth, and how often it is verified; where little is known, as `general` has it."""
-        worth, kept = (
-            [count.rate(opinion) for count, opinion in zip(counts, opinions, strict=True)]
-            for counts, opinions in zip((self.worth, self.kept), general, strict=True)
-        )
-        return worth, kept
-
-    def hoped(self) -> tuple[list[float], list[float]]:
-        """The same of all requests: a node of which nothing is known follows on the one before it."""
-        worth, kept, before, there = list[float](), list[float](), 1.0, 1.0
-        for worths, keeps in zip(self.worth, self.kept, strict=True):
-            before, there = worths.rate(HOPE * before), keeps.rate(there)
-            worth.append(before)
-            kept.append(there)
-        return worth, kept
-
-
-@dataclass(eq=False)
-class Drafting:
-    """Seconds of drafting, constant + each x nodes, by least squares over the latest steps."""
-
-    sums: Floats = field(default_factory=lambda: np.zeros(5))  # of 1, n, n^2, s, n s
-
-    def learn(self, nodes: int, seconds: float) -> None:
-        if self.known:  # a step that was held up says little
-            constant, each = self.line()
-            seconds = min(seconds, HELD_UP * (constant + each * nodes))
-        self.sums = MEMORY * self.sums + np.array([1, nodes, nodes * nodes, seconds, nodes * seconds])
-
-    @property
-    def known(self) -> bool:
-        """Whether there was a draft."""
-        return bool(self.sums[0])
-
-    def line(self) -> tuple[float, float]:
-        """(constant, each), neither below 0; zeros before the first draft."""
-        one, n, nn, s, ns = self.sums.tolist()
-        if one == 0:
-            return 0.0, 0.0
-        spread = one * nn - n * n
-        each = max((one * ns - n * s) / spread, 0.0) if spread > 1e-9 * one * nn else s / max(n, 1.0)
-        return max((s - each * n) / one, 0.0), each
+NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
 
 class AutoPlanner(Planner):
@@ -180,12 +49,14 @@ class AutoPlanner(Planner):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
-        self.everybody, self.drafting, self.trust = Record(options.most), Drafting(), defaultdict[str, Trust](Trust)
+        self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
-        self.close, self.young = True, True  # whether this step is looked at closely; whether some request is new
-        self.shares: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])  # requests, room, and what each gets
+        self.close, self.young = True, True  # whether this step is looked at closely; whether there is much to learn
+        self.resumed = 0  # step after which there were drafts again
+        self.shares = NOBODY  # requests, room, and what each gets
+        self.size = 0  # requests, when that was decided
         self.rest, self.again = APART, 0  # steps between two looks where nothing pays; the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
@@ -204,24 +75,43 @@ class AutoPlanner(Planner):
         self.steps += 1
         ids = tuple([context.id for context in batch])
         self.trying.clear()
-        if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
+        if not any(self.shares[2]) and self.steps < self.again and 4 * len(batch) >= 3 * len(self.shares[0]):
             self.close = False  # nothing paid a moment ago, with no more requests
             return [0] * len(batch)
-        same = self.shares[:2] == (ids, room)
-        self.close = not same or self.young or self.steps % APART == 0
+        if not self.toll.idle:  # it must be known what a step takes without drafts
+            self.close, self.made = True, {}
+            return [0] * len(batch)
+        due = self.steps >= self.again or not 0.75 * self.size <= len(batch) <= 1.13 * self.size
+        if not due and self.shares[:2] != (ids, room):  # some came and some went: what the others had will do
+            held = dict(zip(self.shares[0], self.shares[2], strict=True))
+            usual = sum(held.values()) // len(held)
+            self.shares = ids, room, within([held.get(number, usual) for number in ids], room)
+        self.close = due or self.young or self.steps % APART == 0
         if not self.close:
             return list(self.shares[2])
-        if not same or self.steps % APART == 0:
-            solvent = self.vain <= LOAN + VAIN * self.steps
-            self.shares = ids, room, self._best(batch, room) if solvent else [0] * len(batch)
-            self.young = any(self.requests.of(context).drafts < YOUNG for context in batch)
-            self.rest = APART if any(self.shares[2]) else min(2 * self.rest, REST)
-            self.again = self.steps + self.rest
+        if due:
+            self._decide(batch, ids, room)
         shares = self.shares[2]
-        if self.trust and self.vain <= VAIN * self.steps:
+        if self.trusts.of and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
+
+    def _decide(self, batch: Sequence[Context], ids: tuple[int, ...], room: int) -> None:
+        """What each gets, and when to ask again: the later, the longer it has been about the same."""
+        before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
+        self.shares, drafting = (ids, room, shares), any(shares)
+        self.resumed = self.steps if drafting and not any(before) else self.resumed
+        self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
+        steady = not self.young and abs(sum(shares) - sum(before)) <= len(batch) // APART + 1
+        self.rest = min(2 * self.rest, STEADY if drafting else REST) if steady or not drafting else APART // 2
+        self.size = len(batch)
+        self.again = self.steps + (self.rest if self.toll.lines else 1)
+
+    @property
+    def solvent(self) -> bool:
+        """Whether drafts may go on as they are."""
+        return self.vain <= LOAN + VAIN * self.steps
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
@@ -237,19 +127,19 @@ class AutoPlanner(Planner):
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes in falling order of what they are worth, as far as tokens per second rise; one each, at first."""
         most = self.options.most
-        if not self.drafting.known:
+        if not self.toll.lines:
             return [min(1, room // len(batch))] * len(batch)
         general = self.everybody.hoped()
         worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
         worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
         order = np.argsort(-worths, axis=None, kind="stable")[:room]
-        longest = np.maximum.accumulate(order % most + 1)
-        constant, each = self.drafting.line()
+        longest, drafting = np.maximum.accumulate(order % most + 1), np.cumsum(order % most == 0)
+        lines = np.array([self.toll.line(requests) for requests in range(1, len(batch) + 1)])[drafting - 1]
         rows = np.concatenate(([0.0], np.cumsum(np.array(kept).ravel()[order])))
         seconds = self.slow * np.interp(rows, np.arange(len(order) + 1), self.passes(len(batch), len(order)))
-        seconds[1:] += constant + each * longest
+        seconds[1:] += lines[:, 0] + lines[:, 1] * longest
         tokens = len(batch) + np.concatenate(([0.0], np.cumsum(worths.ravel()[order])))
-        count = int((tokens / seconds).argmax())
+        count = int((tokens / (seconds + self.toll.without(len(batch)))).argmax())
         shares: list[int] = np.bincount(order[:count] // most, minlength=len(batch)).tolist()
         return shares
 
@@ -283,16 +173,15 @@ class AutoPlanner(Planner):
 
     def _worth(self, draft: Draft, luck: float) -> list[float]:
         """Of every node, the chance that it is accepted."""
-        sources = map(draft.source_of, range(len(draft)))
-        chances = [self.trust[source].chance(*cell(draft, node)) for node, source in enumerate(sources)]
-        return reach(draft, chances, luck)
+        return reach(draft, self.trusts.chances(draft), luck)
 
     def _paying(self, worths: Sequence[list[float]]) -> list[list[int]]:
         """Per draft, the nodes among the likeliest of all with which tokens per second are highest."""
         order = sorted((-worth, i, node) for i, draft in enumerate(worths) for node, worth in enumerate(draft))
         running = len(self.shares[0])
-        constant, each = self.drafting.line()
-        spent, passes = constant + each * max(map(len, worths)), self.passes(running, len(order)).tolist()
+        constant, each = self.toll.line(len(worths))
+        spent = self.toll.without(running) + constant + each * max(map(len, worths))
+        passes = self.passes(running, len(order)).tolist()
         tokens, count = float(running), 0
         best = tokens / (spent + self.slow * passes[0])
         for number, (worth, _, _) in enumerate(order, 1):
@@ -309,23 +198,24 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        if not (self.trust and self.close):
+        if not self.close:
             return
-        self.slow += (1 - MEMORY) * (spent.running / self.costs.of(spent.rows) - self.slow)
-        longest, first, accepted = 0, False, 0
+        settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
+        if settled and not self.made:
+            self.toll.rested(len(batch), spent.drafting + spent.around)
+        if not self.trusts.of:
+            return
+        self.slow += (1 - MEMORY) * (min(spent.running / self.costs.of(spent.rows), HELD_UP * self.slow) - self.slow)
+        made, accepted, first = list[Made](), 0, False
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
-            made = self.made.get(context.id)
-            if made is not None:
-                accepted += self._learn(self.requests.of(context), made, draft, turn)
-                longest, first = max(longest, len(made.worth)), first or self.requests.of(context).drafts == 1
-        if longest and not first:  # a request's first draft has its prompt to read
-            self.drafting.learn(longest, spent.drafting)
-        if longest:
-            constant, each = self.drafting.line()
-            drafting = constant + each * longest if first else spent.drafting
-            passes = self.costs.of(spent.rows) - self.costs.of(spent.rows - sum(map(len, drafts)))
-            lost = (drafting / self.slow + passes) / self.costs.of(len(batch)) - accepted / len(batch)
-            self.vain = max(self.vain + min(lost, LOAN / 2), 0.0)  # one step that was held up proves nothing
+            one = self.made.get(context.id)
+            if one is not None:
+                record = self.requests.of(context)
+                accepted += self._learn(record, one, draft, turn)
+                first = first or record.drafts == 1  # a request's first draft has its prompt to read
+                made += [one] if one.worth else []
+        if made:
+            self._account(len(batch), made, accepted, spent, clear=settled and not first)
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
@@ -333,15 +223,18 @@ class AutoPlanner(Planner):
         path = {row - pending for row in turn.keep[pending:]}
         for record in (self.everybody, own):
             record.learn(made, len(path), self.steps)
-        for node, parent in enumerate(draft.parents):
-            if parent < 0 or parent in path:
-                self.trust[draft.source_of(node)].learn(*cell(draft, node), node in path, self.steps)
+        self.trusts.learn(draft, path, self.steps)
         return len(path)
 
-
-def cell(draft: Draft, node: int) -> tuple[int, int]:
-    """Where a node is counted: its depth, and its confidence or that there is none."""
-    depth = min(draft.depths[node], DEPTHS) - 1
-    if draft.confidence is None:
-        return depth, BINS
-    return depth, min(int(sqrt(max(draft.confidence[node], 0.0)) * BINS), BINS - 1)
+    def _account(self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, clear: bool) -> None:
+        """What drafts cost and brought; where the time is not `clear`, what they cost as a rule."""
+        longest = max(len(one.worth) for one in made)
+        constant, each = self.toll.line(len(made))
+        added, usual = constant + each * longest, self.toll.without(running)
+        if clear:
+            added = self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
+        nodes = sum(len(one.kept) for one in made)
+        added += self.slow * (self.costs.of(spent.rows) - self.costs.of(spent.rows - nodes))
+        lost = added / (usual + self.slow * self.costs.of(running)) - accepted / running
+        self.vain = max(self.vain + lost, 0.0)
+        self.again = self.again if self.solvent else self.steps

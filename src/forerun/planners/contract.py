@@ -25,6 +25,7 @@ class Spent:
     drafting: float
     running: float  # the target's pass
     rows: int  # of that pass
+    around: float = 0.0  # the engine's other work until the planner is told; not that of the text
 
 
 class Planner(Member):
@@ -34,6 +35,11 @@ class Planner(Member):
 
     @abstractmethod
     def __init__(self, options: Any, setup: Setup) -> None: ...  # noqa: ANN401 - the member's own Options
+
+    @property
+    def watches(self) -> bool:
+        """Whether `see` must be shown steps in which nobody has a draft, too."""
+        return type(self).see is not Planner.see
 
     @abstractmethod
     def share(self, batch: Sequence[Context], room: int) -> list[int]:

@@ -33,10 +33,12 @@ class MatchVerifier(SoloVerifier):
         path: tuple[int, ...] = ()
         while True:
             token = rng.categorical(target[node], Purpose.TARGET, len(path))
-            hits = [child for child in draft.children(node) if draft.tokens[child] == token]
-            if not hits:
+            for child in draft.children(node):
+                if draft.tokens[child] == token:
+                    node, path = child, (*path, child)
+                    break
+            else:
                 return Verdict(path, token)
-            node, path = hits[0], (*path, hits[0])
 
     def acceptance(self, p: Floats, q: Floats, count: int) -> float:
         """Sum over x of 1 / sum_y max(p(y) / p(x), q(y) / q(x)) (2408.07978); i.i.d. siblings are all the same token.

@@ -5,8 +5,9 @@ from statistics import median
 
 import pytest
 
+from forerun.drafting.toll import Line, Toll
 from forerun.errors import ConfigError
-from forerun.planners.auto import AutoPlanner, Drafting
+from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
 from forerun.types import Context, Costs, Draft, Emission, Sampling, Turn
@@ -92,14 +93,14 @@ def test_dear_drafting_is_paid_for():
 
 
 def test_the_first_drafts_are_of_one_node():
-    """Until it is known what drafting takes; a request's first draft does not tell, for it reads the prompt."""
-    assert play(planner(FLAT), [always, always], 4) == [[1, 1], [1, 1], [1, 1], [8, 8]]
+    """After a step without, until it is known what drafting takes; the first does not tell, for it reads the prompt."""
+    assert play(planner(FLAT), [always, always], 4) == [[0, 0], [1, 1], [1, 1], [8, 8]]
 
 
 def test_who_lost_four_steps_waits():
     plan = planner(FLAT)
     play(plan, [always], 50)
-    plan.vain = 10.0
+    plan.vain = 1000.0
     assert play(plan, [always], 12)[4:] == [[0]] * 8
 
 
@@ -121,14 +122,35 @@ def test_no_more_than_the_room():
 
 
 def test_drafting_is_a_line():
-    found = Drafting()
-    assert found.line() == (0.0, 0.0)
-    for nodes in (2, 4, 7, 3):
+    found = Line()
+    for nodes in (2, 4, 7, 3) * 50:
         found.learn(nodes, 0.5 + 0.25 * nodes)
-    assert found.line() == pytest.approx((0.5, 0.25))
-    same = Drafting()
+    assert found.found() == pytest.approx((0.5, 0.25), abs=0.05)
+    same = Line()
     same.learn(4, 2.0)
-    assert same.line() == pytest.approx((0.0, 0.5))
+    assert same.found() == pytest.approx((0.4, 0.4))  # a draft costs as much as a level, where one length was seen
+
+
+def test_what_is_held_up_is_not_believed_and_what_runs_free_is():
+    found = Line()
+    for _ in range(20):
+        found.learn(1, 1.0)
+    assert found.learn(1, 50.0) == pytest.approx(1.5)
+    assert sum(found.found()) < 1.05
+    for _ in range(4):
+        found.learn(1, 0.5)
+    assert sum(found.found()) < 0.75
+
+
+def test_what_drafts_add_is_told_from_what_every_step_takes():
+    toll = Toll()
+    for _ in range(30):
+        toll.rested(4, 2.0)
+        toll.drafted(4, 3, 2, 3.0, 2.5)
+    assert toll.without(4) == toll.without(100) == 2.0
+    assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(3.5)
+    toll.drafted(4, 3, 2, 3.0, 1.5)
+    assert toll.without(4) == 1.5  # a step with drafts was done with all else in that time
 
 
 def test_at_least_one_node():

@@ -1,0 +1,83 @@
+"""What steps take beside the target's pass: turns without drafts, and what drafts add to them.
+
+Both are seconds by the clock, of making drafts as well as of the engine's and the planner's own work, and both depend
+on how many requests there are: counted apart for 1, 2 to 3, 4 to 7 and so on. Where nothing is known the nearest
+speaks.
+Does not: count the text that tokens become, which costs as much per token in either case.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.drafting.worth import MEMORY
+
+HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
+RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
+DOUBT = 0.5  # what older steps count for then
+ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
+
+
+@dataclass(eq=False)
+class Line:
+    """Seconds, constant + each x nodes, by least squares over the latest steps; alike where little is known."""
+
+    sums: tuple[float, ...] = (0.0,) * 5  # of 1, n, n^2, s, n s
+
+    def learn(self, nodes: int, seconds: float) -> float:
+        """One step; its seconds as far as they are believed."""
+        older = MEMORY
+        if self.sums[0]:
+            constant, each = self.found()
+            expected = constant + each * nodes
+            older, seconds = MEMORY if seconds > RAN_FREE * expected else DOUBT, min(seconds, HELD_UP * expected)
+        news = 1, nodes, nodes * nodes, seconds, nodes * seconds
+        self.sums = tuple([older * before + one for before, one in zip(self.sums, news, strict=True)])
+        return seconds
+
+    def found(self) -> tuple[float, float]:
+        """(constant, each), neither below 0; something must have been learnt."""
+        one, n, nn, s, ns = self.sums
+        spread = (one + ALIKE) * (nn + ALIKE) - (n - ALIKE) ** 2
+        constant = (s * (nn + ALIKE) - ns * (n - ALIKE)) / spread
+        each = (ns * (one + ALIKE) - s * (n - ALIKE)) / spread
+        if constant < 0:
+            return 0.0, ns / nn
+        return (constant, each) if each > 0 else (s / one, 0.0)
+
+
+class Toll:
+    """By how many requests there are: of a step without drafts, and what drafts of some requests add to it."""
+
+    def __init__(self) -> None:
+        self.idle = dict[int, float]()
+        self.lines = defaultdict[int, Line](Line)
+
+    def without(self, requests: int) -> float:
+        """Seconds of a step without drafts; some must have been seen."""
+        return self.idle[_nearest(self.idle, requests)]
+
+    def line(self, drafting: int) -> tuple[float, float]:
+        """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any."""
+        return self.lines[_nearest(self.lines, drafting)].found() if self.lines else (0.0, 0.0)
+
+    def rested(self, requests: int, seconds: float) -> None:
+        """A step without drafts."""
+        size = requests.bit_length()
+        before = self.idle.get(size, seconds)
+        self.idle[size] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
+
+    def drafted(self, requests: int, drafting: int, longest: int, seconds: float, around: float) -> float:
+        """What drafts added to a step in which some were `drafting`, as far as it is believed.
+
+        `around`: its seconds beside those that made the drafts; without drafts it would have taken no longer.
+        """
+        size = requests.bit_length()
+        self.idle[size] = min(self.idle.get(size, around), around)
+        return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0))
+
+
+def _nearest(known: Mapping[int, Any], requests: int) -> int:
+    size = requests.bit_length()
+    return size if size in known else min(known, key=lambda other: abs(other - size))

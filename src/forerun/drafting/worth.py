@@ -1,0 +1,168 @@
+"""What drafts were worth: how often nodes are accepted, and what each further node of a request's drafts brought.
+
+A node's chance, if its parent is accepted, is counted by who guessed it, how deep and with which confidence. Older
+counts weigh less, so that what changes is noticed.
+Does not: know what drafts cost.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+from forerun.types import Draft
+
+MEMORY = 0.97  # what a step counts for after the next one
+STALE = 0.3  # what all counts for, at least, after a time without news
+PRIOR = 2.0  # observations that an opinion weighs against the more special one
+HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
+DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
+REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
+Opinion = tuple[list[float], list[float]]  # by the number of a node: what it is worth, and how often it is verified
+
+
+FADED = tuple(max(MEMORY**steps, STALE) for steps in range(64))
+
+
+def faded(steps: int) -> float:
+    """What older counts are worth now."""
+    return FADED[min(steps, len(FADED) - 1)]
+
+
+@dataclass(eq=False, slots=True)
+class Count:
+    """How often something was seen, and happened, lately."""
+
+    asked: float = 0.0
+    happened: float = 0.0
+    step: int = 0  # of the latest news
+
+    def learn(self, happened: float, step: int) -> None:
+        share, self.step = faded(step - self.step), step
+        self.asked, self.happened = share * self.asked + 1, share * self.happened + happened
+
+    def rate(self, opinion: float) -> float:
+        """How often it happens; `opinion` where little is known."""
+        return (self.happened + PRIOR * opinion) / (self.asked + PRIOR)
+
+
+class Trust:
+    """How often nodes of one source are accepted if their parent is, by depth and confidence."""
+
+    def __init__(self) -> None:
+        self.bins = [Count() for _ in range(BINS + 1)]  # the last: no confidence given
+        self.cells = [[Count() for _ in range(DEPTHS)] for _ in range(BINS + 1)]
+        self.known: list[list[float] | None] = [None] * (BINS + 1)  # chances, until there is news
+
+    def chances(self, place: int) -> list[float]:
+        """By depth. Where nothing is known, kinder than the confidence: what is too high is soon found out."""
+        known = self.known[place]
+        if known is None:
+            opinion = self.bins[place].rate((place + 0.5) / BINS if place < BINS else HOPE)
+            known = self.known[place] = [cell.rate(opinion) for cell in self.cells[place]]
+        return known
+
+    def learn(self, place: int, depth: int, accepted: float, step: int) -> None:
+        self.bins[place].learn(accepted, step)
+        self.cells[place][depth].learn(accepted, step)
+        self.known[place] = None
+
+
+class Trusts:
+    """Of all sources."""
+
+    def __init__(self) -> None:
+        self.of = defaultdict[str, Trust](Trust)
+
+    def chances(self, draft: Draft) -> list[float]:
+        """Of every node, the chance that it is accepted if its parent is."""
+        at = zip(map(draft.source_of, range(len(draft))), _places(draft), draft.depths, strict=True)
+        return [self.of[source].chances(place)[min(depth, DEPTHS) - 1] for source, place, depth in at]
+
+    def learn(self, draft: Draft, path: Collection[int], step: int) -> None:
+        """The nodes on `path` were accepted."""
+        places = _places(draft)
+        for node, parent in enumerate(draft.parents):
+            if parent < 0 or parent in path:
+                depth = min(draft.depths[node], DEPTHS) - 1
+                self.of[draft.source_of(node)].learn(places[node], depth, node in path, step)
+
+
+def _places(draft: Draft) -> list[int]:
+    """Of every node, the bin of its confidence, or that there is none."""
+    if draft.confidence is None:
+        return [BINS] * len(draft)
+    return [min(int(sqrt(max(chance, 0.0)) * BINS), BINS - 1) for chance in draft.confidence]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A draft before it was cut."""
+
+    asked: int  # nodes for which there was room
+    worth: Sequence[float] = ()
+    kept: Sequence[int] = ()
+    luck: float = 1.0  # that was counted with
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """What drafts of one request, or of all, were worth, by the number of a node in its draft: [most] each."""
+
+    most: int
+    asked: list[float] = field(init=False)  # how often, lately
+    worth: list[float] = field(init=False)  # sums of the chance that it is accepted; 0 where it was not verified
+    kept: list[float] = field(init=False)  # how often it was verified
+    news: list[int] = field(init=False)  # the step of the latest
+    expected: float = 2 * PRIOR  # tokens, if this request were like all
+    accepted: float = 2 * PRIOR
+    drafts: int = 0
+    tried: int = 0  # step of the latest trial
+
+    def __post_init__(self) -> None:
+        self.asked, self.worth, self.kept = ([0.0] * self.most for _ in range(3))
+        self.news = [0] * self.most
+
+    def learn(self, made: Made, accepted: int, step: int) -> None:
+        """One draft, of which so many tokens were accepted."""
+        self.drafts += 1
+        worth, there = [0.0] * made.asked, [0] * made.asked
+        for node in made.kept:
+            worth[node], there[node] = made.worth[node], 1
+        count = made.asked
+        older = [faded(step - news) for news in self.news[:count]]
+        self.asked[:count] = [share * n + 1 for share, n in zip(older, self.asked, strict=False)]
+        self.worth[:count] = [share * n + one for share, n, one in zip(older, self.worth, worth, strict=False)]
+        self.kept[:count] = [share * n + one for share, n, one in zip(older, self.kept, there, strict=False)]
+        self.news[:count] = [step] * count
+        self.expected += sum(worth) / made.luck
+        self.accepted += accepted
+        if self.expected > REMEMBERED_TOKENS:
+            self.accepted *= REMEMBERED_TOKENS / self.expected
+            self.expected = REMEMBERED_TOKENS
+
+    @property
+    def luck(self) -> float:
+        """How many tokens were accepted for each that was expected."""
+        return self.accepted / self.expected
+
+    def over(self, general: Opinion) -> Opinion:
+        """What is known of these drafts; where that is little, as `general` has it."""
+        worth = zip(self.worth, general[0], self.asked, strict=True)
+        kept = zip(self.kept, general[1], self.asked, strict=True)
+        return _rates(worth), _rates(kept)
+
+    def hoped(self) -> Opinion:
+        """The same of all requests: a node of which nothing is known follows on the one before it."""
+        worth, kept, before, there = list[float](), list[float](), 1.0, 1.0
+        for worths, keeps, asked in zip(self.worth, self.kept, self.asked, strict=True):
+            before = (worths + PRIOR * HOPE * before) / (asked + PRIOR)
+            there = (keeps + PRIOR * there) / (asked + PRIOR)
+            worth.append(before)
+            kept.append(there)
+        return worth, kept
+
+
+def _rates(counts: Iterable[tuple[float, float, float]]) -> list[float]:
+    """How often things happen, by how often they did, what is thought otherwise, and how often they were looked at."""
+    return [(happened + PRIOR * opinion) / (asked + PRIOR) for happened, opinion, asked in counts]
