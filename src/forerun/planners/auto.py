@@ -21,7 +21,7 @@ import numpy as np
 from forerun.drafting.toll import HELD_UP, Toll
 from forerun.drafting.worth import MEMORY, Made, Record, Trusts
 from forerun.errors import ConfigError
-from forerun.planners.contract import Memory, Planner, Spent, reach, within
+from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Costs, Draft, Facts, Floats, Setup, Turn
 
 YOUNG, APART = 6, 6  # drafts after which a request is looked at closely every few steps only, for the time it takes
@@ -56,7 +56,6 @@ class AutoPlanner(Planner):
         self.close, self.young = True, True  # whether this step is looked at closely; whether there is much to learn
         self.resumed = 0  # step after which there were drafts again
         self.shares = NOBODY  # requests, room, and what each gets
-        self.size = 0  # requests, when that was decided
         self.rest, self.again = APART, 0  # steps between two looks where nothing pays; the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
@@ -75,38 +74,30 @@ class AutoPlanner(Planner):
         self.steps += 1
         ids = tuple([context.id for context in batch])
         self.trying.clear()
-        if not any(self.shares[2]) and self.steps < self.again and 4 * len(batch) >= 3 * len(self.shares[0]):
+        if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
             self.close = False  # nothing paid a moment ago, with no more requests
             return [0] * len(batch)
         if not self.toll.idle:  # it must be known what a step takes without drafts
             self.close, self.made = True, {}
             return [0] * len(batch)
-        due = self.steps >= self.again or not 0.75 * self.size <= len(batch) <= 1.13 * self.size
-        if not due and self.shares[:2] != (ids, room):  # some came and some went: what the others had will do
-            held = dict(zip(self.shares[0], self.shares[2], strict=True))
-            usual = sum(held.values()) // len(held)
-            self.shares = ids, room, within([held.get(number, usual) for number in ids], room)
+        same = self.shares[:2] == (ids, room)
+        due = not same or self.steps >= self.again
         self.close = due or self.young or self.steps % APART == 0
         if not self.close:
             return list(self.shares[2])
         if due:
-            self._decide(batch, ids, room)
+            before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
+            self.shares, drafting = (ids, room, shares), any(shares)
+            self.resumed = self.steps if drafting and not any(before) else self.resumed
+            self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
+            known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
+            self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else APART
+            self.again = self.steps + (self.rest if self.toll.lines else 1)
         shares = self.shares[2]
         if self.trusts.of and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
-
-    def _decide(self, batch: Sequence[Context], ids: tuple[int, ...], room: int) -> None:
-        """What each gets, and when to ask again: the later, the longer it has been about the same."""
-        before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
-        self.shares, drafting = (ids, room, shares), any(shares)
-        self.resumed = self.steps if drafting and not any(before) else self.resumed
-        self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
-        steady = not self.young and abs(sum(shares) - sum(before)) <= len(batch) // APART + 1
-        self.rest = min(2 * self.rest, STEADY if drafting else REST) if steady or not drafting else APART // 2
-        self.size = len(batch)
-        self.again = self.steps + (self.rest if self.toll.lines else 1)
 
     @property
     def solvent(self) -> bool:
