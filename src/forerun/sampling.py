@@ -119,8 +119,8 @@ class Shaper:
             name = self.sampling.constraint.name if self.sampling.constraint is not None else ""
             raise RequestError(f"constraint {name!r} has no guide here; ask an engine for a constrained text.")
         ahead = tuple(self.tokens[self.prompt_length + self.guide.written :])
-        masks = send(self.guide.masks([(*ahead, *path) for path in rows]), logits.device, torch.bool)
-        return masks.to(logits.dtype).sub_(0.5).mul_(torch.inf)
+        masks = self.guide.masks([(*ahead, *path) for path in rows]).view(np.uint8)  # PyTorch turns bools slowly
+        return send(masks, logits.device, torch.uint8).to(logits.dtype).sub_(0.5).mul_(torch.inf)
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
