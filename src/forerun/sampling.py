@@ -83,10 +83,9 @@ class Shaper:
             bent.masked_fill_(~allowed, -torch.inf)
         if self.sampling.constraint is not None:
             torch.minimum(bent, self._ceilings(rows, bent), out=bent)
-        stuck = bent.amax(-1).isneginf()
-        if bent.device.type == "cpu" and not stuck.any():
-            return bent, stuck  # flattening nothing would read every row once more
-        return bent.masked_fill_(stuck[:, None], 0), stuck
+        most = bent.amax(-1, keepdim=True)
+        stuck = most.isneginf()
+        return torch.maximum(bent, torch.where(stuck, 0, -torch.inf).to(bent.dtype), out=bent), stuck[:, 0]
 
     @property
     def stuck(self) -> str:

@@ -87,8 +87,8 @@ class _Client(asyncio.Protocol):
 
 def length(body: Body) -> int:
     """Tokens of a prompt that is given as tokens; 0: nobody counted."""
-    prompt = body.get("prompt", "")
-    return 0 if isinstance(prompt, str) else len(prompt)
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) else 0
 
 
 async def _heard(url: str, body: Body) -> Answer:

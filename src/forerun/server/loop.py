@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -247,7 +248,8 @@ class EngineLoop:
 
     def _ring(self) -> None:
         for deliver in iter(self._bell.get, None):
-            self._home.call_soon_threadsafe(deliver)
+            with suppress(RuntimeError):  # the event loop is closed, so nobody waits any more
+                self._home.call_soon_threadsafe(deliver)
 
 
 def _abort_all(engine: Engine) -> None:

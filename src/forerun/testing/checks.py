@@ -228,8 +228,10 @@ def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
-    pairs: list[tuple[Spelled, str]] = [(name, Toy().choices.cache.name) for name in DRAFTERS]
-    pairs += product((GROWN, BushyDrafter), CACHES)  # all drafters meet all caches where decoders are the usual one
+    usual = Toy().choices.cache.name
+    pairs: list[tuple[Spelled, str]] = [(name, usual) for name in (*DRAFTERS, BushyDrafter)]
+    others = [cache for cache in CACHES if cache != usual]
+    pairs += product((GROWN, BushyDrafter), others)  # all drafters meet all caches where decoders are the usual one
     engines = [toys(drafter=drafter, decoder=decoder, cache=cache)[0] for drafter, cache in pairs]
     if not decoder.member.facts.exact:  # some are lossy by what is drafted alone
         yield "lossy", partial(laws.lossy_is_needed, engines)

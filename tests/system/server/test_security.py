@@ -299,7 +299,9 @@ CANARY = "dacabadafe"
 def test_what_breaks_does_not_tell_what_was_asked(where, serving, caplog):
     """S14: an error quotes the request; the log, the answer and the metrics do not."""
     llm = toy()
-    owner = {"encode": llm.tokenizer, "run": llm.engine.runner, "push": None}.get(where, llm.engine)
+    guides = llm.engine.members.guides
+    owners = {"encode": llm.tokenizer, "prepare": guides, "run": llm.engine.runner, "push": None}
+    owner = owners.get(where, llm.engine)
 
     def failing(*_, **__):
         raise ValueError(f"{CANARY} at /home/somebody and 0x7f00")
