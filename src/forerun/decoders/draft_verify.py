@@ -87,10 +87,10 @@ def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
     target = Emission(verdict.token, "target", _detail(seat, output, last, verdict.token))
     if not path:
         return Turn((target,), pending, len(draft.tokens), depth)
-    rows = (0, *[node + 1 for node in path])  # the row whose p each token was judged by
+    rows = (0, *[node + 1 for node in path[:-1]])  # the row whose p each token was judged by
     accepted = [
         Emission(token := draft.tokens[node], draft.source_of(node), _detail(seat, output, row, token))
-        for row, node in zip(rows, path, strict=False)
+        for row, node in zip(rows, path, strict=True)
     ]
     keep = (*pending, *[len(pending) + node for node in path])
     return Turn((*accepted, target), keep, len(draft.tokens), depth)
