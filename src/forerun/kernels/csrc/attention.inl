@@ -87,52 +87,78 @@ INLINE void transpose(vf (&v)[16]) {
 
 constexpr int BLOCKS = 4;  // of sixteen keys, turned together
 
-// Entries [at, at + 64) as [block][dimension][16 keys]; behind `end` the last one again.
-template <typename T>
-void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t end, float* out) {
-    const int64_t dim = keys.dim;
-    for (int64_t first = at; first < at + 16 * BLOCKS; first += 16, out += 16 * dim)
-        for (int64_t i = 0; i < dim; i += 16) {
+// Whether keys of this kind stay bfloat16, and queries become so: two dimensions are multiplied at once.
+#if defined(__AVX512BF16__)
+template <int N, typename T> constexpr bool PAIRS = N > 0 && std::is_same_v<T, uint16_t>;
+#else
+template <int N, typename T> constexpr bool PAIRS = false;
+#endif
+
+// Entries [at, at + 16 * blocks) as [block][dimension or pair of them][16 keys]; behind `end` the last one again.
+template <bool Pairs, typename T>
+void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t end, int64_t blocks, float* out) {
+    const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
+    for (int64_t first = at; first < at + 16 * blocks; first += 16, out += 16 * words)
+        for (int64_t i = 0; i < words; i += 16) {
             vf v[16];
             for (int k = 0; k < 16; ++k) {
                 const int64_t entry = entries[std::min(first + k, end - 1)];
-                v[k] = keys.scaled(load_part(keys.at(entry), i, dim), entry);
+                if constexpr (Pairs) std::memcpy(&v[k], keys.at(entry) + 2 * i, 64);
+                else v[k] = keys.scaled(load_part(keys.at(entry), i, keys.dim), entry);
             }
             transpose(v);
-            for (int64_t k = 0; k < std::min<int64_t>(16, dim - i); ++k) store(out + 16 * (i + k), v[k]);
+            for (int64_t k = 0; k < std::min<int64_t>(16, words - i); ++k) store(out + 16 * (i + k), v[k]);
         }
 }
 
-// Scores of Q queries against B blocks of keys, over the dimensions in order.
-template <int Q, int B>
-INLINE void score(const float* const* queries, const float* turned, int64_t dim, int64_t at, float* const* out) {
-    vf sums[Q][B];
-    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { sums[q.value][b.value] = zero(); }); });
-    for (int64_t i = 0; i < dim; ++i) {
-        vf k[B];
-        unroll<B>([&](auto b) { k[b.value] = load(turned + 16 * (b.value * dim + i)); });
-        unroll<Q>([&](auto q) {
-            const vf x = splat(queries[q.value][i]);
-            unroll<B>([&](auto b) { sums[q.value][b.value] = fma(x, k[b.value], sums[q.value][b.value]); });
-        });
-    }
-    unroll<Q>([&](auto q) { unroll<B>([&](auto b) { store(out[q.value] + at + 16 * b.value, sums[q.value][b.value]); }); });
+template <bool Pairs> INLINE vf add_product(vf x, vf y, vf sum) {
+#if defined(__AVX512BF16__)
+    if constexpr (Pairs) return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+#endif
+    return fma(x, y, sum);
 }
 
-// Scores of `many` queries against entries [begin, end); `out` has room for 64 more.
-template <typename T>
+// Scores of Q queries against B blocks of keys, over the dimensions in order. Loops, as in products.
+template <bool Pairs, int Q, int B>
+INLINE void score(const float* const* queries, const float* turned, int64_t words, int64_t at, float* const* out) {
+    vf sums[Q][B] = {};
+    for (int64_t i = 0; i < words; ++i) {
+        vf k[B];
+#pragma GCC unroll 4
+        for (int b = 0; b < B; ++b) k[b] = load(turned + 16 * (b * words + i));
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q) {
+            const vf x = splat(queries[q][i]);
+#pragma GCC unroll 4
+            for (int b = 0; b < B; ++b) sums[q][b] = add_product<Pairs>(x, k[b], sums[q][b]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 4
+        for (int b = 0; b < B; ++b) store(out[q] + at + 16 * b, sums[q][b]);
+}
+
+template <bool Pairs, int B>
+void score_some(const float* const* queries, int64_t many, const float* turned, int64_t words, int64_t at, float* const* out) {
+    int64_t q = 0;
+    for (; q + 4 <= many; q += 4) score<Pairs, 4, B>(queries + q, turned, words, at, out + q);
+    if (many - q == 3) score<Pairs, 3, B>(queries + q, turned, words, at, out + q);
+    else if (many - q == 2) score<Pairs, 2, B>(queries + q, turned, words, at, out + q);
+    else if (many - q == 1) score<Pairs, 1, B>(queries + q, turned, words, at, out + q);
+}
+
+// Scores of `many` queries against entries [begin, end); `out` has room for 15 more.
+template <bool Pairs, typename T>
 void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const int64_t* entries, int64_t begin,
                int64_t end, float* const* out) {
-    const int64_t dim = keys.dim;
+    const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
     alignas(64) float turned[16 * BLOCKS * HEAD_MAX];
     for (int64_t at = begin; at < end; at += 16 * BLOCKS) {
-        turn_keys(keys, entries, at, end, turned);
-        int64_t q = 0;
-        for (; q + 4 <= many; q += 4) {
-            score<4, 2>(queries + q, turned, dim, at, out + q);
-            score<4, 2>(queries + q, turned + 32 * dim, dim, at + 32, out + q);
-        }
-        for (; q < many; ++q) score<1, 4>(queries + q, turned, dim, at, out + q);
+        const int64_t blocks = std::min<int64_t>(BLOCKS, (end - at + 15) / 16);
+        turn_keys<Pairs>(keys, entries, at, end, blocks, turned);
+        if (blocks == BLOCKS) score_some<Pairs, BLOCKS>(queries, many, turned, words, at, out);
+        else for (int64_t b = 0; b < blocks; ++b) score_some<Pairs, 1>(queries, many, turned + 16 * b * words, words, at + 16 * b, out);
     }
 }
 
@@ -140,24 +166,24 @@ void score_all(const float* const* queries, int64_t many, const Held<T>& keys, c
 template <int N, int Q, typename T>
 void blend(const float* const* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
            float* const* out) {
-    vf sums[Q][N], totals[Q];
-    unroll<Q>([&](auto q) {
-        totals[q.value] = zero();
-        unroll<N>([&](auto i) { sums[q.value][i.value] = zero(); });
-    });
+    vf sums[Q][N] = {}, totals[Q] = {};
     for (int64_t j = begin; j < end; ++j) {
         const T* value = values.at(entries[j]);
         vf v[N];
-        unroll<N>([&](auto i) { v[i.value] = values.scaled(load(value + 16 * i.value), entries[j]); });
-        unroll<Q>([&](auto q) {
-            const vf w = splat(weights[q.value][j]);
-            totals[q.value] += w;
-            unroll<N>([&](auto i) { sums[q.value][i.value] = fma(w, v[i.value], sums[q.value][i.value]); });
-        });
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) v[i] = values.scaled(load(value + 16 * i), entries[j]);
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q) {
+            const vf w = splat(weights[q][j]);
+            totals[q] += w;
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
+        }
     }
-    unroll<Q>([&](auto q) {
-        unroll<N>([&](auto i) { store(out[q.value] + 16 * i.value, sums[q.value][i.value] / totals[q.value]); });
-    });
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) store(out[q] + 16 * i, sums[q][i] / totals[q]);
 }
 
 template <typename T>
@@ -261,28 +287,37 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
     const Segment& s = *u.segment;
     const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
-    const int64_t width = all + 32 * BLOCKS, many = group * u.count;
-    if ((int64_t)scratch.size() < width * many) scratch.resize(width * many);
+    const int64_t width = round_up(all, 16) + 32, many = group * u.count;
+    if ((int64_t)scratch.size() < (width + dim) * many) scratch.resize((width + dim) * many);
     const Held<T> keys = keys_of<T>(strip, u.head, dim), values = values_of<T>(strip, u.head, dim);
-    std::vector<Sight> sights;
+    static thread_local std::vector<Sight> sights;
+    static thread_local std::vector<const float*> queries;
+    static thread_local std::vector<float*> scores, outs;
     const auto [from, to] = see_all(look, u, sights);
-    std::vector<const float*> queries(many), weights(many);
-    std::vector<float*> scores(many), outs(many);
+    queries.resize(many);
+    scores.resize(many);
+    outs.resize(many);
     for (int64_t i = 0; i < many; ++i) {
         const int64_t row = s.start + u.first + i / group, head = u.head * group + i % group;
         queries[i] = q + row * stride + head * dim;
         outs[i] = out + row * stride + head * dim;
-        weights[i] = scores[i] = scratch.data() + i * width;
+        scores[i] = scratch.data() + i * width;
+        if constexpr (PAIRS<N, T>) {
+            uint16_t* rounded = (uint16_t*)(scratch.data() + width * many) + i * dim;
+            for (int64_t j = 0; j < dim; j += 16) store(rounded + j, load(queries[i] + j));
+            queries[i] = (const float*)rounded;
+        }
     }
-    score_all(queries.data(), many, keys, u.entries, from, to, scores.data());
+    score_all<PAIRS<N, T>>(queries.data(), many, keys, u.entries, from, to, scores.data());
     for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
     int64_t k = 0;
-    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
+    if constexpr (N == 4) for (; k + 3 <= many; k += 3) blend<N, 3>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
     if constexpr (N > 0) {
-        for (; k + 2 <= many; k += 2) blend<N, 2>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
-        for (; k < many; ++k) blend<N, 1>(weights.data() + k, values, u.entries, from, to, outs.data() + k);
+        for (; k + 2 <= many; k += 2) blend<N, 2>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
+        for (; k < many; ++k) blend<N, 1>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
     }
-    for (; k < many; ++k) blend_any(weights[k], values, u.entries, from, to, outs[k]);
+    for (; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
 }
 
 template <typename T> void attend_any(const Look& look, const Unit& unit) {

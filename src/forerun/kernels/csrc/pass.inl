@@ -31,6 +31,7 @@ constexpr int64_t NEAR = 512;       // the same where vectors read two tiles sid
 constexpr int FEW = 4;              // rows of whole numbers up to which they do; tile registers from there on
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
+constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
@@ -348,15 +349,21 @@ private:
             return tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group)
                          : std::clamp<int64_t>(SCORES / (keys_of(s) * group), 1, 16);
         };
-        int64_t total = 0, before = 0;  // keys that are looked at, by all units and by those before
-        for (const Segment& s : plan.segments) total += (s.count + rows_of(s) - 1) / rows_of(s) * net.kv_heads * keys_of(s);
+        // What can be parted between threads: tile registers take a block of rows as one. A head's keys stay with a thread.
+        auto steps_of = [&](const Segment& s) { return tiles ? (s.count + rows_of(s) - 1) / rows_of(s) : s.count; };
+        int64_t total = 0, before = 0;  // keys that are looked at, by all steps and by those before
+        for (const Segment& s : plan.segments) total += steps_of(s) * net.kv_heads * keys_of(s);
+        auto mine_at = [&](int64_t step, int64_t all) { return (2 * (before + step * all) + all) * team.size() / (2 * total) == id; };
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
-            const int64_t all = keys_of(s), block = rows_of(s);
-            for (int64_t head = 0; head < net.kv_heads; ++head)
-                for (int64_t first = 0; first < s.count; first += block, before += all) {
-                    if ((2 * before + all) * team.size() / (2 * total) != id) continue;  // a head's keys stay with a thread
-                    const Unit unit{&s, entries, head, first, std::min(block, s.count - first)};
+            const int64_t all = keys_of(s), block = rows_of(s), steps = steps_of(s);
+            for (int64_t head = 0; head < net.kv_heads; ++head, before += steps * all) {
+                int64_t begin = 0, end;
+                while (begin < steps && !mine_at(begin, all)) ++begin;
+                for (end = begin; end < steps && mine_at(end, all);) ++end;
+                if (tiles) begin *= block, end = std::min(end * block, s.count);
+                for (int64_t first = begin; first < end; first += block) {
+                    const Unit unit{&s, entries, head, first, std::min(block, end - first)};
                     const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
                     if (tiles && whole) attend_whole(look, unit);
                     else if (tiles) attend_tiles(look, unit);
@@ -364,6 +371,7 @@ private:
                     else if (half) attend_any<uint16_t>(look, unit);
                     else attend_any<float>(look, unit);
                 }
+            }
             entries += all;
         }
         if (tiles) release();

@@ -8,23 +8,86 @@ INLINE void ask(const uint8_t* at) {
     __builtin_prefetch(at + 8 * NEAR + 64, 0, 2);
 }
 
-template <Kind K, int R>
-INLINE void float_tile(const uint8_t* tile, int64_t inputs, const Activations& in, int64_t row, vf (&out)[R][2]) {
-    const float* x = in.floats + row * in.width;
-    unroll<R>([&](auto r) { out[r.value][0] = out[r.value][1] = zero(); });
-    for (int64_t i = 0; i < inputs; i += INPUTS<K>, tile += STEP<K>) {
-        __builtin_prefetch(tile + LEAD, 0, 2);
-        if constexpr (STEP<K> == 128) __builtin_prefetch(tile + LEAD + 64, 0, 2);
-        vf w[INPUTS<K>][2];
-        load_weights<K>(tile, w);
-        unroll<INPUTS<K>>([&](auto k) {
-            unroll<R>([&](auto r) {
-                const vf b = splat(x[r.value * in.width + i + k.value]);
-                out[r.value][0] = fma(w[k.value][0], b, out[r.value][0]);
-                out[r.value][1] = fma(w[k.value][1], b, out[r.value][1]);
-            });
-        });
+// Sums of rows and tiles, each with its bias, to whom they belong.
+template <int T, int R, typename Done>
+INLINE void finish(const Matrix& m, int64_t t, int64_t row, const vf (&sums)[T][R][2], Done&& done) {
+#pragma GCC unroll 2
+    for (int n = 0; n < T; ++n) {
+        const vf low = m.bias ? load(m.bias + (t + n) * TILE) : zero(), high = m.bias ? load(m.bias + (t + n) * TILE + 16) : zero();
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) done(row + r, t + n, sums[n][r][0] + low, sums[n][r][1] + high);
     }
+}
+
+// Sums of R rows and T tiles side by side: for few rows the sums of one are too few to hide the time that each addition
+// takes. Loops that the compiler unrolls, not lambdas: of these it may not inline all, and then the sums live in memory.
+template <Kind K, int T, int R, typename Done>
+INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
+    const int64_t next = tile_bytes(K, m.inputs);
+    const uint8_t* tile = m.data + t * next;
+    const float* x = in.floats + row * in.width;
+    vf sums[T][R][2] = {};
+    for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n) {
+            __builtin_prefetch(tile + n * next + LEAD, 0, 2);
+            if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n * next + LEAD + 64, 0, 2);
+            vf w[INPUTS<K>][2];
+            load_weights<K>(tile + n * next, w);
+#pragma GCC unroll 2
+            for (int k = 0; k < INPUTS<K>; ++k)
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) {
+                    const vf b = splat(x[r * in.width + i + k]);
+                    sums[n][r][0] = fma(w[k][0], b, sums[n][r][0]);
+                    sums[n][r][1] = fma(w[k][1], b, sums[n][r][1]);
+                }
+        }
+    }
+    finish<T, R>(m, t, row, sums, done);
+}
+
+#if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
+
+// BF16 times rows that are rounded to it too.
+template <int T, int R, typename Done>
+INLINE void pair_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
+    const int64_t next = tile_bytes(m.kind, m.inputs), steps = round_up(m.inputs, 32) / 2;
+    const uint8_t* tile = m.data + t * next;
+    const uint16_t* x = in.halves + row * in.stride;
+    vf sums[T][R][2] = {};
+    for (int64_t i = 0; i < steps; ++i, tile += 128, x += 2) {
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n) {
+            const uint8_t* at = tile + n * next;
+            ask(at);
+            const __m512bh low = (__m512bh)_mm512_loadu_si512(at), high = (__m512bh)_mm512_loadu_si512(at + 64);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                int32_t two; std::memcpy(&two, x + r * in.stride, 4);
+                const __m512bh b = (__m512bh)_mm512_set1_epi32(two);
+                sums[n][r][0] = (vf)_mm512_dpbf16_ps((__m512)sums[n][r][0], low, b);
+                sums[n][r][1] = (vf)_mm512_dpbf16_ps((__m512)sums[n][r][1], high, b);
+            }
+        }
+    }
+    finish<T, R>(m, t, row, sums, done);
+}
+
+template <int R, typename Done>
+INLINE void pair_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
+    int64_t t = tiles.begin;
+    if constexpr (R <= FEW) for (; t + 2 <= tiles.end; t += 2) pair_tiles<2, R>(m, t, in, row, done);
+    for (; t < tiles.end; ++t) pair_tiles<1, R>(m, t, in, row, done);
+}
+
+#endif
+
+template <Kind K, int R, typename Done>
+INLINE void float_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
+    int64_t t = tiles.begin;
+    if constexpr (R <= 2) for (; t + 2 <= tiles.end; t += 2) float_tiles<K, 2, R>(m, t, in, row, done);
+    for (; t < tiles.end; ++t) float_tiles<K, 1, R>(m, t, in, row, done);
 }
 
 // Whole sums of one row and tile -> what they stand for. Of a row in two parts, those of the second come behind.
@@ -41,8 +104,19 @@ INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row
     });
 }
 
-// Sums of R rows and T tiles side by side, which the memory serves better than one. Loops that the compiler unrolls,
-// not lambdas: of these it may not inline all, and then the sums live in memory.
+// The same with its bias, to whom it belongs.
+template <int P, typename Done>
+INLINE void finish_whole(const Matrix& m, int64_t t, const Activations& in, int64_t row, const vi (*sums)[2], Done&& done) {
+    vf out[2];
+    widen<P>(m, t, in, row, sums, out);
+    if (m.bias) {
+        out[0] += load(m.bias + t * TILE);
+        out[1] += load(m.bias + t * TILE + 16);
+    }
+    done(row, t, out[0], out[1]);
+}
+
+// Sums of R rows and T tiles side by side, which the memory serves better than one.
 template <int T, int R, int P, typename Done>
 INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
     const int64_t next = tile_bytes(m.kind, m.inputs), steps = (m.inputs + 3) / 4;
@@ -83,15 +157,7 @@ INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64
             kept[n][r][1] = sums[n][r][1];
         }
     for (int n = 0; n < T; ++n)
-        for (int r = 0; r < R; ++r) {
-            vf out[2];
-            widen<P>(m, t + n, in, row + r, kept[n] + P * r, out);
-            if (m.bias) {
-                out[0] += load(m.bias + (t + n) * TILE);
-                out[1] += load(m.bias + (t + n) * TILE + 16);
-            }
-            done(row + r, t + n, out[0], out[1]);
-        }
+        for (int r = 0; r < R; ++r) finish_whole<P>(m, t + n, in, row + r, kept[n] + P * r, done);
 }
 
 template <int R, int P, typename Done>
@@ -102,67 +168,16 @@ INLINE void whole_sweep(const Matrix& m, Share tiles, const Activations& in, int
 }
 
 template <int R, typename Done>
-INLINE void tile_rows(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
-    const uint8_t* tile = m.data + t * tile_bytes(m.kind, m.inputs);
-    vf out[R][2];
-    switch (m.kind) {
-        case Kind::F32: float_tile<Kind::F32, R>(tile, m.inputs, in, row, out); break;
-        case Kind::F16: float_tile<Kind::F16, R>(tile, m.inputs, in, row, out); break;
-        default: float_tile<Kind::BF16, R>(tile, m.inputs, in, row, out); break;
-    }
-    if (m.bias) {
-        const vf low = load(m.bias + t * TILE), high = load(m.bias + t * TILE + 16);
-        unroll<R>([&](auto r) { out[r.value][0] += low; out[r.value][1] += high; });
-    }
-    unroll<R>([&](auto r) { done(row + r.value, t, out[r.value][0], out[r.value][1]); });
-}
-
-// Two tiles side by side: for few rows the sums of one are too few to hide the time that each addition takes.
-template <Kind K, int R, typename Done>
-INLINE void float_pair(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
-    const uint8_t* tile = m.data + t * tile_bytes(K, m.inputs);
-    const int64_t next = tile_bytes(K, m.inputs);
-    const float* x = in.floats + row * in.width;
-    vf out[R][4];
-    unroll<R>([&](auto r) { unroll<4>([&](auto i) { out[r.value][i.value] = zero(); }); });
-    for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
-        vf w[2][INPUTS<K>][2];
-        unroll<2>([&](auto n) {
-            __builtin_prefetch(tile + n.value * next + LEAD, 0, 2);
-            if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n.value * next + LEAD + 64, 0, 2);
-            load_weights<K>(tile + n.value * next, w[n.value]);
-        });
-        unroll<INPUTS<K>>([&](auto k) {
-            unroll<R>([&](auto r) {
-                const vf b = splat(x[r.value * in.width + i + k.value]);
-                unroll<4>([&](auto j) {
-                    out[r.value][j.value] = fma(w[j.value / 2][k.value][j.value % 2], b, out[r.value][j.value]);
-                });
-            });
-        });
-    }
-    if (m.bias)
-        unroll<4>([&](auto j) {
-            const vf bias = load(m.bias + t * TILE + 16 * j.value);
-            unroll<R>([&](auto r) { out[r.value][j.value] += bias; });
-        });
-    unroll<R>([&](auto r) {
-        done(row + r.value, t, out[r.value][0], out[r.value][1]);
-        done(row + r.value, t + 1, out[r.value][2], out[r.value][3]);
-    });
-}
-
-template <int R, typename Done>
 __attribute__((noinline)) void sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done done) {
     if (is_whole(m)) return in.parts == 1 ? whole_sweep<R, 1>(m, tiles, in, row, done) : whole_sweep<R, 2>(m, tiles, in, row, done);
-    int64_t t = tiles.begin;
-    if constexpr (R <= 2)
-        for (; t + 2 <= tiles.end; t += 2) switch (m.kind) {
-            case Kind::F32: float_pair<Kind::F32, R>(m, t, in, row, done); break;
-            case Kind::F16: float_pair<Kind::F16, R>(m, t, in, row, done); break;
-            default: float_pair<Kind::BF16, R>(m, t, in, row, done); break;
-        }
-    for (; t < tiles.end; ++t) tile_rows<R>(m, t, in, row, done);
+#if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
+    if (m.kind == Kind::BF16 && in.parts == 1) return pair_sweep<R>(m, tiles, in, row, done);
+#endif
+    switch (m.kind) {
+        case Kind::F32: return float_sweep<Kind::F32, R>(m, tiles, in, row, done);
+        case Kind::F16: return float_sweep<Kind::F16, R>(m, tiles, in, row, done);
+        default: return float_sweep<Kind::BF16, R>(m, tiles, in, row, done);
+    }
 }
 
 template <typename Done>
@@ -179,32 +194,54 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
     }
 }
 
+#if defined(__AVX512BW__)
+
+// Lines of a tile of INT4 that are read soon: one of the 17 of 64 inputs.
+INLINE void ask_four(const uint8_t* tile, int line) {
+    __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * line, 0, 2);
+    __builtin_prefetch(tile + NEAR_FOUR + 64 * line, 0, 3);
+}
+
+// What nibbles of 16 outputs are multiplied with, per group of 32 inputs, and what is added: in all words the multiplier
+// of each output, in all bytes 128 - 8 (or 7) x multiplier. At most 15 x 15 fits in a byte, so two are multiplied at once.
+struct Factors {
+    __m512i by[2], add[2];
+};
+
+INLINE Factors factors(const uint8_t* tile, int half) {
+    Factors f;
+    const __m512i ones = _mm512_set1_epi32(0x01010101);
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+        const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
+        const __m512i most = _mm512_and_si512(m, _mm512_set1_epi32(15));
+        const __m512i eight = _mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(most, 3));
+        const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
+        f.by[g] = _mm512_or_si512(most, _mm512_slli_epi32(most, 16));
+        f.add[g] = _mm512_mullo_epi32(_mm512_mask_add_epi32(eight, flipped, eight, most), ones);
+    }
+    return f;
+}
+
+// Line q of a half of 64 inputs, made wide.
+INLINE void expand_line(const uint8_t* tile, int half, int q, const Factors& f, uint8_t* out) {
+    const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64), nibble = _mm512_set1_epi8(0x0f);
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+        const __m512i n = _mm512_and_si512(g ? _mm512_srli_epi16(both, 4) : both, nibble);
+        _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, _mm512_add_epi8(_mm512_mullo_epi16(n, f.by[g]), f.add[g]));
+    }
+}
+
+#endif
+
 // 64 inputs of a tile of INT4 as those of INT8: the same numbers exactly.
 INLINE void expand_step(const uint8_t* tile, uint8_t* out) {
-    for (int64_t half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half) {
 #if defined(__AVX512BW__)
-        for (int line = 0; line < 9; ++line) {
-            __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * (9 * half + line), 0, 2);
-            __builtin_prefetch(tile + NEAR_FOUR + 64 * (9 * half + line), 0, 3);
-        }
-        const __m512i nibble = _mm512_set1_epi8(0x0f), ones = _mm512_set1_epi32(0x01010101);
-        __m512i by[2], add[2];  // the multiplier of each output in all words, 128 - 8 (or 7) x multiplier in all bytes
-        for (int g = 0; g < 2; ++g) {
-            const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
-            const __m512i most = _mm512_and_si512(m, _mm512_set1_epi32(15));
-            const __m512i eight = _mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(most, 3));
-            const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
-            by[g] = _mm512_or_si512(most, _mm512_slli_epi32(most, 16));
-            add[g] = _mm512_mullo_epi32(_mm512_mask_add_epi32(eight, flipped, eight, most), ones);
-        }
-        for (int q = 0; q < 8; ++q) {
-            const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64);
-            for (int g = 0; g < 2; ++g) {  // at most 15 x 15 fits in a byte, so two bytes are multiplied at once
-                const __m512i n = _mm512_and_si512(g ? _mm512_srli_epi16(both, 4) : both, nibble);
-                const __m512i w = _mm512_add_epi8(_mm512_mullo_epi16(n, by[g]), add[g]);
-                _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, w);
-            }
-        }
+        for (int line = 0; line < 9; ++line) ask_four(tile, 9 * half + line);
+        const Factors f = factors(tile, half);
+        for (int q = 0; q < 8; ++q) expand_line(tile, half, q, f, out);
 #else
         for (int q = 0; q < 8; ++q)
             for (int g = 0; g < 2; ++g)
@@ -221,7 +258,7 @@ void expand(const uint8_t* tile, int64_t inputs, uint8_t* out) {
     for (int64_t i = 0; i < inputs; i += 64, tile += FOUR, out += 64 * TILE) expand_step(tile, out);
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(__AMX_INT8__)
 
 // INT4 for few rows from the nibbles as they are; the same whole numbers.
 template <int T, int R, typename Done>
@@ -285,13 +322,7 @@ INLINE void four_tiles(const Matrix& m, int64_t t, const Activations& in, Done&&
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
             const vi kept[1][2] = {{totals[n][r][0] + 128 * in.sums[r], totals[n][r][1] + 128 * in.sums[r]}};  // as of INT8
-            vf out[2];
-            widen<1>(m, t + n, in, r, kept, out);
-            if (m.bias) {
-                out[0] += load(m.bias + (t + n) * TILE);
-                out[1] += load(m.bias + (t + n) * TILE + 16);
-            }
-            done(r, t + n, out[0], out[1]);
+            finish_whole<1>(m, t + n, in, r, kept, done);
         }
 }
 
@@ -300,6 +331,136 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
     int64_t t = tiles.begin;
     for (; t + 2 <= tiles.end; t += 2) four_tiles<2, R>(m, t, in, done);
     for (; t < tiles.end; ++t) four_tiles<1, R>(m, t, in, done);
+}
+
+#endif
+
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+
+// INT4 for N rows: while 64 inputs of a tile are multiplied, the next 64 are made wide, which other units of a core do.
+template <int N, typename Done>
+__attribute__((noinline)) void four_rows(const Matrix& m, Share tiles, const Activations& in, Done done) {
+    alignas(64) uint8_t wide[2][64 * TILE];
+    const uint8_t* w = m.data + tiles.begin * tile_bytes(m.kind, m.inputs);
+    if (tiles.begin < tiles.end) expand_step(w, wide[0]);
+    int turn = 0;
+    for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+        const int8_t* x = in.whole;
+        __m512i sums[N][2] = {};
+        for (int64_t i = 0; i < m.inputs; i += 64, turn ^= 1) {
+            const uint8_t* at = wide[turn];
+            w += FOUR;  // behind the last step, the next tile or slack
+            ask_four(w, 16);
+#pragma GCC unroll 1
+            for (int half = 0; half < 2; ++half) {
+                const Factors f = factors(w, half);
+#pragma GCC unroll 1
+                for (int q = 0; q < 8; ++q, at += 128, x += 4) {
+                    ask_four(w, 8 * half + q);
+                    expand_line(w, half, q, f, wide[turn ^ 1]);
+                    const __m512i low = _mm512_load_si512(at), high = _mm512_load_si512(at + 64);
+#pragma GCC unroll 8
+                    for (int r = 0; r < N; ++r) {
+                        int32_t four; std::memcpy(&four, x + r * in.stride, 4);
+                        const __m512i b = _mm512_set1_epi32(four);
+                        sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], low, b);
+                        sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], high, b);
+                    }
+                }
+            }
+        }
+        vi kept[N][2];
+#pragma GCC unroll 8
+        for (int r = 0; r < N; ++r) {
+            kept[r][0] = (vi)sums[r][0];
+            kept[r][1] = (vi)sums[r][1];
+        }
+        for (int r = 0; r < N; ++r) finish_whole<1>(m, t, in, r, kept + r, done);
+    }
+}
+
+// Adds to the sums [N][32] of N rows of whole numbers, `stride` apart, those over `steps` times four inputs of a tile.
+// Meanwhile `Lines` lines a step are asked for.
+template <int N, int Lines>
+__attribute__((noinline)) void add_steps(const uint8_t* w, const int8_t* x, int64_t stride, int64_t steps, int32_t* sums, const uint8_t* soon) {
+    __m512i total[N][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < N; ++r) {
+        total[r][0] = _mm512_loadu_si512(sums + r * TILE);
+        total[r][1] = _mm512_loadu_si512(sums + r * TILE + 16);
+    }
+    for (int64_t i = 0; i < steps; ++i, w += 128, x += 4, soon += 64 * Lines) {
+#pragma GCC unroll 2
+        for (int n = 0; n < Lines; ++n) {
+            __builtin_prefetch(soon + 64 * n, 0, 3);
+            __builtin_prefetch(soon + 64 * n + PIECE, 0, 2);
+        }
+        const __m512i low = _mm512_loadu_si512(w), high = _mm512_loadu_si512(w + 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < N; ++r) {
+            int32_t four; std::memcpy(&four, x + r * stride, 4);
+            const __m512i b = _mm512_set1_epi32(four);
+            total[r][0] = _mm512_dpbusd_epi32(total[r][0], low, b);
+            total[r][1] = _mm512_dpbusd_epi32(total[r][1], high, b);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < N; ++r) {
+        _mm512_storeu_si512(sums + r * TILE, total[r][0]);
+        _mm512_storeu_si512(sums + r * TILE + 16, total[r][1]);
+    }
+}
+
+template <int Lines>
+void add_some(int64_t count, const uint8_t* w, const int8_t* x, int64_t stride, int64_t steps, int32_t* sums, const uint8_t* soon) {
+    switch (count) {
+        case 1: return add_steps<1, Lines>(w, x, stride, steps, sums, soon);
+        case 2: return add_steps<2, Lines>(w, x, stride, steps, sums, soon);
+        case 3: return add_steps<3, Lines>(w, x, stride, steps, sums, soon);
+        case 4: return add_steps<4, Lines>(w, x, stride, steps, sums, soon);
+        case 5: return add_steps<5, Lines>(w, x, stride, steps, sums, soon);
+        case 6: return add_steps<6, Lines>(w, x, stride, steps, sums, soon);
+        case 7: return add_steps<7, Lines>(w, x, stride, steps, sums, soon);
+        default: return add_steps<8, Lines>(w, x, stride, steps, sums, soon);
+    }
+}
+
+// More rows of whole numbers than registers hold sums of: a piece of a tile stays in the first cache while all of them
+// pass it. That of INT4 is made wide there.
+template <Kind K, int P, typename Done>
+void piece_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
+    constexpr int64_t most = 64 / P, piece = PIECE / TILE;  // rows whose sums stay near; inputs
+    const int64_t bytes = tile_bytes(K, m.inputs), padded = round_up(m.inputs, 64);
+    alignas(64) int32_t sums[most * P][TILE];
+    alignas(64) uint8_t wide[PIECE];
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+        for (int64_t first = 0; first < rows; first += most) {
+            const int64_t count = std::min(most, rows - first) * P;
+            std::memset(sums, 0, count * sizeof sums[0]);
+            const uint8_t* w = m.data + t * bytes;
+            const int8_t* x = in.whole + first * P * in.stride;
+            for (int64_t i = 0; i < padded; i += piece, x += piece) {
+                const int64_t inputs = std::min(piece, padded - i);
+                const uint8_t* at = w;
+                if constexpr (K == Kind::INT4) {
+                    for (int64_t j = 0; j < inputs; j += 64, w += FOUR) expand_step(w, wide + j * TILE);
+                    at = wide;
+                } else {
+                    w += inputs * TILE;
+                }
+                const uint8_t* soon = at + PIECE;
+                for (int64_t r = 0; r < count; r += ROWS, soon += inputs / 2 * TILE) {
+                    const bool asks = K == Kind::INT8 && !first && r < 2 * ROWS;
+                    (!asks ? add_some<0> : count > ROWS ? add_some<1> : add_some<2>)(
+                        std::min<int64_t>(ROWS, count - r), at, x + r * in.stride, in.stride, inputs / 4, sums[r], soon);
+                }
+            }
+            for (int64_t r = 0; r < count / P; ++r) {
+                vi both[P][2];
+                std::memcpy(both, sums[r * P], sizeof both);
+                finish_whole<P>(m, t, in, first + r, both, done);
+            }
+        }
 }
 
 #endif
@@ -591,6 +752,9 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
         return in.parts == 1 ? tile_product<Kind::BF16, 1>(m, mine, in, rows, done)
                              : tile_product<Kind::BF16, 3>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16) return;
+#elif defined(__AVX512VNNI__)
+    if (m.kind == Kind::INT8 && rows * in.parts > ROWS)
+        return in.parts == 1 ? piece_product<Kind::INT8, 1>(m, mine, in, rows, done) : piece_product<Kind::INT8, 2>(m, mine, in, rows, done);
 #endif
     const int64_t most = is_whole(m) ? ROWS / in.parts : ROWS;  // sums that registers hold
     if (rows <= most) {
@@ -615,12 +779,23 @@ Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, Lines<uint8_t>& room, Done done) {
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
-#if defined(__AVX512VNNI__)
+#if defined(__AMX_INT8__)
     if (rows == 1) return four_sweep<1>(m, mine, in, done);
     if (rows == 2) return four_sweep<2>(m, mine, in, done);
-#endif
-#if defined(__AMX_INT8__)
     if (rows && rows <= 32) return tile_product<Kind::INT4, 1>(m, mine, in, rows, done);
+#elif defined(__AVX512VNNI__)
+    switch (rows) {
+        case 0: return;
+        case 1: return four_rows<1>(m, mine, in, done);
+        case 2: return four_rows<2>(m, mine, in, done);
+        case 3: return four_rows<3>(m, mine, in, done);
+        case 4: return four_rows<4>(m, mine, in, done);
+        case 5: return four_rows<5>(m, mine, in, done);
+        case 6: return four_rows<6>(m, mine, in, done);
+        case 7: return four_rows<7>(m, mine, in, done);
+        case 8: return four_rows<8>(m, mine, in, done);
+        default: return piece_product<Kind::INT4, 1>(m, mine, in, rows, done);
+    }
 #endif
     const int64_t band = std::max<int64_t>(1, BAND / tile_bytes(Kind::INT8, m.inputs));
     for (int64_t t = mine.begin; t < mine.end; t += band) {

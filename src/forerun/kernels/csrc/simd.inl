@@ -44,8 +44,8 @@ INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE float widen_value(int8_t v) { return v; }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
-INLINE vf splat(float f) { return vf{} + f; }
 INLINE vi splat_whole(int32_t n) { return vi{} + n; }
+INLINE vf splat(float f) { int32_t bits; std::memcpy(&bits, &f, 4); return (vf)splat_whole(bits); }  // no sum, which would be calculated
 INLINE vf zero() { return vf{}; }
 INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
@@ -158,11 +158,13 @@ template <Kind K> INLINE void load_weights(const uint8_t* p, vf (&w)[INPUTS<K>][
         w[0][0] = load((const float*)p);
         w[0][1] = load((const float*)p + 16);
     } else if constexpr (K == Kind::BF16) {
-        unroll<2>([&](auto half) {
-            vi pairs; std::memcpy(&pairs, p + 64 * half.value, 64);
-            w[0][half.value] = (vf)(pairs << 16);
-            w[1][half.value] = (vf)(pairs & (int32_t)0xffff0000);
-        });
+        vi low, high;
+        std::memcpy(&low, p, 64);
+        std::memcpy(&high, p + 64, 64);
+        w[0][0] = (vf)(low << 16);
+        w[0][1] = (vf)(high << 16);
+        w[1][0] = (vf)(low & (int32_t)0xffff0000);
+        w[1][1] = (vf)(high & (int32_t)0xffff0000);
     } else {
 #if defined(__AVX512F__)
         w[0][0] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
