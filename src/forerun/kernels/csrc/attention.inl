@@ -33,7 +33,7 @@ template <typename T> struct Held {
     int64_t dim;
     const T* at(int64_t entry) const { return rows + entry * dim; }
     float scale(int64_t entry) const { return std::is_same_v<T, int8_t> ? scales[entry] : 1.0f; }
-    vf scaled(vf v, int64_t entry) const {
+    template <typename V> V scaled(V v, int64_t entry) const {
         if constexpr (std::is_same_v<T, int8_t>) return v * scales[entry];
         return v;
     }
@@ -76,6 +76,31 @@ INLINE void transpose(vf (&v)[16]) {
         v[4 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0x88);
         v[12 + i] = (vf)_mm512_shuffle_f32x4(a[4 + i], a[12 + i], 0xdd);
     });
+#elif defined(__AVX2__)
+    __m256 in[16][2];
+    std::memcpy(in, v, sizeof in);
+    for (int down = 0; down < 2; ++down)
+        for (int right = 0; right < 2; ++right) {  // eight by eight
+            __m256 a[8], b[8];
+#pragma GCC unroll 4
+            for (int i = 0; i < 8; i += 2) {
+                a[i] = _mm256_unpacklo_ps(in[8 * down + i][right], in[8 * down + i + 1][right]);
+                a[i + 1] = _mm256_unpackhi_ps(in[8 * down + i][right], in[8 * down + i + 1][right]);
+            }
+#pragma GCC unroll 2
+            for (int i = 0; i < 8; i += 4) {
+                b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+                b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+                b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+                b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+                const __m256 low = _mm256_permute2f128_ps(b[i], b[4 + i], 0x20), high = _mm256_permute2f128_ps(b[i], b[4 + i], 0x31);
+                std::memcpy((float*)&v[8 * right + i] + 8 * down, &low, sizeof low);
+                std::memcpy((float*)&v[8 * right + 4 + i] + 8 * down, &high, sizeof high);
+            }
+        }
 #else
     float in[16][16], out[16][16];
     std::memcpy(in, v, sizeof in);
@@ -85,7 +110,8 @@ INLINE void transpose(vf (&v)[16]) {
 #endif
 }
 
-constexpr int BLOCKS = 4;  // of sixteen keys, turned together
+constexpr int BLOCKS = REGISTERS < 32 ? 2 : 4;  // of sixteen keys, turned together
+constexpr int ASKING = REGISTERS < 32 ? 2 : 4;  // queries that look at them together
 
 // Whether keys of this kind stay bfloat16, and queries become so: two dimensions are multiplied at once.
 #if defined(__AVX512BF16__)
@@ -111,9 +137,9 @@ void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t 
         }
 }
 
-template <bool Pairs> INLINE vf add_product(vf x, vf y, vf sum) {
+template <bool Pairs> INLINE wf add_product(wf x, wf y, wf sum) {
 #if defined(__AVX512BF16__)
-    if constexpr (Pairs) return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+    if constexpr (Pairs) return (wf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
 #endif
     return fma(x, y, sum);
 }
@@ -121,31 +147,32 @@ template <bool Pairs> INLINE vf add_product(vf x, vf y, vf sum) {
 // Scores of Q queries against B blocks of keys, over the dimensions in order. Loops, as in products.
 template <bool Pairs, int Q, int B>
 INLINE void score(const float* const* queries, const float* turned, int64_t words, int64_t at, float* const* out) {
-    vf sums[Q][B] = {};
+    constexpr int PARTS = 16 / FLOATS * B;  // registers of the blocks
+    wf sums[Q][PARTS] = {};
     for (int64_t i = 0; i < words; ++i) {
-        vf k[B];
-#pragma GCC unroll 4
-        for (int b = 0; b < B; ++b) k[b] = load(turned + 16 * (b * words + i));
+        wf k[PARTS];
+#pragma GCC unroll 8
+        for (int b = 0; b < PARTS; ++b) k[b] = load_some(turned + 16 * (b * FLOATS / 16 * words + i) + b * FLOATS % 16);
 #pragma GCC unroll 4
         for (int q = 0; q < Q; ++q) {
-            const vf x = splat(queries[q][i]);
-#pragma GCC unroll 4
-            for (int b = 0; b < B; ++b) sums[q][b] = add_product<Pairs>(x, k[b], sums[q][b]);
+            const wf x = repeat(queries[q][i]);
+#pragma GCC unroll 8
+            for (int b = 0; b < PARTS; ++b) sums[q][b] = add_product<Pairs>(x, k[b], sums[q][b]);
         }
     }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q)
-#pragma GCC unroll 4
-        for (int b = 0; b < B; ++b) store(out[q] + at + 16 * b, sums[q][b]);
+#pragma GCC unroll 8
+        for (int b = 0; b < PARTS; ++b) store_some(out[q] + at + FLOATS * b, sums[q][b]);
 }
 
 template <bool Pairs, int B>
 void score_some(const float* const* queries, int64_t many, const float* turned, int64_t words, int64_t at, float* const* out) {
     int64_t q = 0;
-    for (; q + 4 <= many; q += 4) score<Pairs, 4, B>(queries + q, turned, words, at, out + q);
-    if (many - q == 3) score<Pairs, 3, B>(queries + q, turned, words, at, out + q);
-    else if (many - q == 2) score<Pairs, 2, B>(queries + q, turned, words, at, out + q);
-    else if (many - q == 1) score<Pairs, 1, B>(queries + q, turned, words, at, out + q);
+    for (; q + ASKING <= many; q += ASKING) score<Pairs, ASKING, B>(queries + q, turned, words, at, out + q);
+    if constexpr (ASKING > 2) for (; q + 3 <= many; q += 3) score<Pairs, 3, B>(queries + q, turned, words, at, out + q);
+    if constexpr (ASKING > 2) for (; q + 2 <= many; q += 2) score<Pairs, 2, B>(queries + q, turned, words, at, out + q);
+    for (; q < many; ++q) score<Pairs, 1, B>(queries + q, turned, words, at, out + q);
 }
 
 // Scores of `many` queries against entries [begin, end); `out` has room for 15 more.
@@ -166,24 +193,25 @@ void score_all(const float* const* queries, int64_t many, const Held<T>& keys, c
 template <int N, int Q, typename T>
 void blend(const float* const* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
            float* const* out) {
-    vf sums[Q][N] = {}, totals[Q] = {};
+    constexpr int PARTS = 16 / FLOATS * N;  // registers of a head
+    wf sums[Q][PARTS] = {}, totals[Q] = {};
     for (int64_t j = begin; j < end; ++j) {
         const T* value = values.at(entries[j]);
-        vf v[N];
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) v[i] = values.scaled(load(value + 16 * i), entries[j]);
+        wf v[PARTS];
+#pragma GCC unroll 16
+        for (int i = 0; i < PARTS; ++i) v[i] = values.scaled(load_some(value + FLOATS * i), entries[j]);
 #pragma GCC unroll 4
         for (int q = 0; q < Q; ++q) {
-            const vf w = splat(weights[q][j]);
+            const wf w = repeat(weights[q][j]);
             totals[q] += w;
-#pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
+#pragma GCC unroll 16
+            for (int i = 0; i < PARTS; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
         }
     }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q)
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) store(out[q] + 16 * i, sums[q][i] / totals[q]);
+#pragma GCC unroll 16
+        for (int i = 0; i < PARTS; ++i) store_some(out[q] + FLOATS * i, sums[q][i] / totals[q]);
 }
 
 template <typename T>
@@ -311,12 +339,13 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
     score_all<PAIRS<N, T>>(queries.data(), many, keys, u.entries, from, to, scores.data());
     for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
     int64_t k = 0;
-    if constexpr (N == 4) for (; k + 4 <= many; k += 4) blend<N, 4>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
-    if constexpr (N == 4) for (; k + 3 <= many; k += 3) blend<N, 3>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
-    if constexpr (N > 0) {
-        for (; k + 2 <= many; k += 2) blend<N, 2>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
-        for (; k < many; ++k) blend<N, 1>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
-    }
+    auto blend_some = [&](auto several) {  // sums that registers hold
+        constexpr int Q = several.value;
+        for (; k + Q <= many; k += Q) blend<N, Q>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
+    };
+    if constexpr (N == 4 && REGISTERS == 32) blend_some(Index<4>{}), blend_some(Index<3>{});
+    if constexpr (N > 0 && REGISTERS == 32) blend_some(Index<2>{});
+    if constexpr (N > 0) blend_some(Index<1>{});
     for (; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
 }
 

@@ -26,25 +26,30 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
     const int64_t next = tile_bytes(K, m.inputs);
     const uint8_t* tile = m.data + t * next;
     const float* x = in.floats + row * in.width;
-    vf sums[T][R][2] = {};
+    constexpr int PARTS = TILE / FLOATS;  // registers of a tile's outputs
+    wf sums[T][R][PARTS] = {};
     for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
 #pragma GCC unroll 2
         for (int n = 0; n < T; ++n) {
             __builtin_prefetch(tile + n * next + LEAD, 0, 2);
             if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n * next + LEAD + 64, 0, 2);
-            vf w[INPUTS<K>][2];
-            load_weights<K>(tile + n * next, w);
 #pragma GCC unroll 2
-            for (int k = 0; k < INPUTS<K>; ++k)
+            for (int k = 0; k < INPUTS<K>; ++k) {
+                wf w[PARTS];
+#pragma GCC unroll 8
+                for (int part = 0; part < PARTS; ++part) w[part] = load_weights<K>(tile + n * next, k, part);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
-                    const vf b = splat(x[r * in.width + i + k]);
-                    sums[n][r][0] = fma(w[k][0], b, sums[n][r][0]);
-                    sums[n][r][1] = fma(w[k][1], b, sums[n][r][1]);
+                    const wf b = repeat(x[r * in.width + i + k]);
+#pragma GCC unroll 8
+                    for (int part = 0; part < PARTS; ++part) sums[n][r][part] = fma(w[part], b, sums[n][r][part]);
                 }
+            }
         }
     }
-    finish<T, R>(m, t, row, sums, done);
+    vf kept[T][R][2];
+    std::memcpy(kept, sums, sizeof kept);
+    finish<T, R>(m, t, row, kept, done);
 }
 
 #if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
@@ -86,7 +91,7 @@ INLINE void pair_sweep(const Matrix& m, Share tiles, const Activations& in, int6
 template <Kind K, int R, typename Done>
 INLINE void float_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
     int64_t t = tiles.begin;
-    if constexpr (R <= 2) for (; t + 2 <= tiles.end; t += 2) float_tiles<K, 2, R>(m, t, in, row, done);
+    if constexpr (R <= PAIRED) for (; t + 2 <= tiles.end; t += 2) float_tiles<K, 2, R>(m, t, in, row, done);
     for (; t < tiles.end; ++t) float_tiles<K, 1, R>(m, t, in, row, done);
 }
 
@@ -194,63 +199,49 @@ void sweep_some(int count, const Matrix& m, Share tiles, const Activations& in, 
     }
 }
 
-#if defined(__AVX512BW__)
-
 // Lines of a tile of INT4 that are read soon: one of the 17 of 64 inputs.
 INLINE void ask_four(const uint8_t* tile, int line) {
     __builtin_prefetch(tile + 2 * NEAR_FOUR + 64 * line, 0, 2);
     __builtin_prefetch(tile + NEAR_FOUR + 64 * line, 0, 3);
 }
 
-// What nibbles of 16 outputs are multiplied with, per group of 32 inputs, and what is added: in all words the multiplier
+// What nibbles of some outputs are multiplied with, per group of 32 inputs, and what is added: in all words the multiplier
 // of each output, in all bytes 128 - 8 (or 7) x multiplier. At most 15 x 15 fits in a byte, so two are multiplied at once.
+// `at`: of the first output among the 32 of the tile, times four.
 struct Factors {
-    __m512i by[2], add[2];
+    wi by[2], add[2];
 };
 
-INLINE Factors factors(const uint8_t* tile, int half) {
+INLINE Factors factors(const uint8_t* tile, int at) {
     Factors f;
-    const __m512i ones = _mm512_set1_epi32(0x01010101);
 #pragma GCC unroll 2
     for (int g = 0; g < 2; ++g) {
-        const __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(tile + 1024 + TILE * g + 16 * half)));
-        const __m512i most = _mm512_and_si512(m, _mm512_set1_epi32(15));
-        const __m512i eight = _mm512_sub_epi32(_mm512_set1_epi32(128), _mm512_slli_epi32(most, 3));
-        const __mmask16 flipped = _mm512_test_epi32_mask(m, _mm512_set1_epi32(FLIPPED));
-        f.by[g] = _mm512_or_si512(most, _mm512_slli_epi32(most, 16));
-        f.add[g] = _mm512_mullo_epi32(_mm512_mask_add_epi32(eight, flipped, eight, most), ones);
+        const wi m = spread(tile + 1024 + TILE * g + at / 4), most = m & 15, add = 128 - (most << 3) + (most & -(m >> 4 & 1));
+        f.by[g] = most | most << 16;
+        f.add[g] = add | add << 8;
+        f.add[g] |= f.add[g] << 16;
     }
     return f;
 }
 
-// Line q of a half of 64 inputs, made wide.
-INLINE void expand_line(const uint8_t* tile, int half, int q, const Factors& f, uint8_t* out) {
-    const __m512i both = _mm512_loadu_si512(tile + (2 * q + half) * 64), nibble = _mm512_set1_epi8(0x0f);
+// Line q of these outputs and 64 inputs, made wide.
+INLINE void expand_line(const uint8_t* tile, int at, int q, const Factors& f, uint8_t* out) {
+    ws both; std::memcpy(&both, tile + 128 * q + at, sizeof both);
 #pragma GCC unroll 2
     for (int g = 0; g < 2; ++g) {
-        const __m512i n = _mm512_and_si512(g ? _mm512_srli_epi16(both, 4) : both, nibble);
-        _mm512_storeu_si512(out + ((8 * g + q) * 2 + half) * 64, _mm512_add_epi8(_mm512_mullo_epi16(n, f.by[g]), f.add[g]));
+        const wb w = (wb)(((g ? both >> 4 : both) & 0x0f0f) * (ws)f.by[g]) + (wb)f.add[g];
+        std::memcpy(out + 128 * (8 * g + q) + at, &w, sizeof w);
     }
 }
 
-#endif
-
 // 64 inputs of a tile of INT4 as those of INT8: the same numbers exactly.
 INLINE void expand_step(const uint8_t* tile, uint8_t* out) {
-    for (int half = 0; half < 2; ++half) {
-#if defined(__AVX512BW__)
-        for (int line = 0; line < 9; ++line) ask_four(tile, 9 * half + line);
-        const Factors f = factors(tile, half);
-        for (int q = 0; q < 8; ++q) expand_line(tile, half, q, f, out);
-#else
-        for (int q = 0; q < 8; ++q)
-            for (int g = 0; g < 2; ++g)
-                for (int j = 0; j < 64; ++j) {
-                    const uint8_t n = tile[(2 * q + half) * 64 + j];
-                    const int m = tile[1024 + TILE * g + 16 * half + j / 4], zero = m & FLIPPED ? 7 : 8;
-                    out[((8 * g + q) * 2 + half) * 64 + j] = (uint8_t)(((g ? n >> 4 : n & 15) - zero) * (m & 15) + 128);
-                }
-#endif
+    for (int line = 0; line < 17; ++line) ask_four(tile, line);
+#pragma GCC unroll 2
+    for (int at = 0; at < 128; at += sizeof(wb)) {
+        const Factors f = factors(tile, at);
+#pragma GCC unroll 8
+        for (int q = 0; q < 8; ++q) expand_line(tile, at, q, f, out);
     }
 }
 
@@ -353,11 +344,11 @@ __attribute__((noinline)) void four_rows(const Matrix& m, Share tiles, const Act
             ask_four(w, 16);
 #pragma GCC unroll 1
             for (int half = 0; half < 2; ++half) {
-                const Factors f = factors(w, half);
+                const Factors f = factors(w, 64 * half);
 #pragma GCC unroll 1
                 for (int q = 0; q < 8; ++q, at += 128, x += 4) {
                     ask_four(w, 8 * half + q);
-                    expand_line(w, half, q, f, wide[turn ^ 1]);
+                    expand_line(w, 64 * half, q, f, wide[turn ^ 1]);
                     const __m512i low = _mm512_load_si512(at), high = _mm512_load_si512(at + 64);
 #pragma GCC unroll 8
                     for (int r = 0; r < N; ++r) {
@@ -459,6 +450,90 @@ void piece_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
                 vi both[P][2];
                 std::memcpy(both, sums[r * P], sizeof both);
                 finish_whole<P>(m, t, in, first + r, both, done);
+            }
+        }
+}
+
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+
+// Adds to the sums [N][32] of N rows of 16-bit numbers, `stride` apart, those over `steps` times four inputs of a tile of
+// INT8: pairs of products of sixteen bits have no instruction that could overflow. The next piece is asked for.
+template <int N>
+__attribute__((noinline)) void add_shorts(const uint8_t* w, const int16_t* x, int64_t stride, int64_t steps, int32_t (*sums)[TILE]) {
+    const __m256i middle = _mm256_set1_epi16(128);
+    for (int quarter = 0; quarter < 4; ++quarter) {  // eight outputs
+        __m256i total[N][2];
+#pragma GCC unroll 4
+        for (int r = 0; r < N; ++r) total[r][0] = total[r][1] = _mm256_setzero_si256();
+        const uint8_t* at = w + 32 * quarter;
+        for (int64_t i = 0; i < steps; ++i, at += 128) {
+            if (quarter % 2 == 0) __builtin_prefetch(at + PIECE, 0, 3);
+            const __m256i low = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)at)), middle);
+            const __m256i high = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)at + 1)), middle);
+#pragma GCC unroll 4
+            for (int r = 0; r < N; ++r) {
+                int64_t four; std::memcpy(&four, x + r * stride + 4 * i, 8);
+                const __m256i b = _mm256_set1_epi64x(four);
+                total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(low, b));
+                total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(high, b));
+            }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < N; ++r) {
+            __m256i* to = (__m256i*)(sums[r] + 8 * quarter);
+            const __m256i pairs = _mm256_permute4x64_epi64(_mm256_hadd_epi32(total[r][0], total[r][1]), 0xd8);
+            _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), pairs));
+        }
+    }
+}
+
+// Rows of whole numbers, their parts together as sixteen bits, times INT8 or INT4, which is made wide: a piece of a tile
+// stays in the first cache while all rows pass it. `room` is for the rows.
+template <Kind K, int P, typename Done>
+void short_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Lines<uint8_t>& room, Done done) {
+    constexpr int64_t most = 16, piece = PIECE / TILE;  // rows whose sums stay near; inputs, whose sums fit in 32 bits
+    const int64_t bytes = tile_bytes(K, m.inputs), padded = round_up(m.inputs, 64);
+    if ((int64_t)room.size() < 2 * rows * padded) room.resize(2 * rows * padded);
+    int16_t* shorts = (int16_t*)room.data();
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < padded; ++i) {
+            const int8_t* at = in.whole + r * P * in.stride + i;
+            shorts[r * padded + i] = (int16_t)(P == 2 ? 256 * at[0] + at[in.stride] : at[0]);
+        }
+    alignas(64) int32_t sums[most][TILE];
+    alignas(64) float totals[most][TILE];
+    alignas(64) uint8_t wide[PIECE];
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+        for (int64_t first = 0; first < rows; first += most) {
+            const int64_t count = std::min(most, rows - first);
+            std::memset(totals, 0, count * sizeof totals[0]);
+            const uint8_t* w = m.data + t * bytes;
+            for (int64_t i = 0; i < padded; i += piece) {
+                const int64_t inputs = std::min(piece, padded - i);
+                const uint8_t* at = w;
+                if constexpr (K == Kind::INT4) {
+                    for (int64_t j = 0; j < inputs; j += 64, w += FOUR) expand_step(w, wide + j * TILE);
+                    at = wide;
+                } else {
+                    w += inputs * TILE;
+                }
+                std::memset(sums, 0, count * sizeof sums[0]);
+                const int16_t* x = shorts + first * padded + i;
+                int64_t r = 0;
+                for (; r + 4 <= count; r += 4) add_shorts<4>(at, x + r * padded, padded, inputs / 4, sums + r);
+                if (count - r == 3) add_shorts<3>(at, x + r * padded, padded, inputs / 4, sums + r);
+                else if (count - r == 2) add_shorts<2>(at, x + r * padded, padded, inputs / 4, sums + r);
+                else if (count - r == 1) add_shorts<1>(at, x + r * padded, padded, inputs / 4, sums + r);
+                for (r = 0; r < count; ++r)
+                    for (int j = 0; j < TILE; ++j) totals[r][j] += (float)sums[r][j];
+            }
+            for (int64_t r = 0; r < count; ++r) {
+                vf out[1][1][2];
+                for (int half = 0; half < 2; ++half)
+                    out[0][0][half] = load(totals[r] + 16 * half) * (load(m.scale + t * TILE + 16 * half) * in.scales[first + r]);
+                finish<1, 1>(m, t, first + r, out, done);
             }
         }
 }
@@ -756,7 +831,7 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
     if (m.kind == Kind::INT8 && rows * in.parts > ROWS)
         return in.parts == 1 ? piece_product<Kind::INT8, 1>(m, mine, in, rows, done) : piece_product<Kind::INT8, 2>(m, mine, in, rows, done);
 #endif
-    const int64_t most = is_whole(m) ? ROWS / in.parts : ROWS;  // sums that registers hold
+    const int64_t most = is_whole(m) ? ROWS / in.parts : FLOAT_ROWS;  // sums that registers hold
     if (rows <= most) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
         return;
@@ -778,6 +853,10 @@ Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
 // The same for every kind of matrix; `room` is for some tiles.
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, Lines<uint8_t>& room, Done done) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    if (m.kind == Kind::INT8 && rows)
+        return in.parts == 1 ? short_product<Kind::INT8, 1>(m, mine, in, rows, room, done) : short_product<Kind::INT8, 2>(m, mine, in, rows, room, done);
+#endif
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
 #if defined(__AMX_INT8__)
     if (rows == 1) return four_sweep<1>(m, mine, in, done);
@@ -796,6 +875,8 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, L
         case 8: return four_rows<8>(m, mine, in, done);
         default: return piece_product<Kind::INT4, 1>(m, mine, in, rows, done);
     }
+#elif defined(__AVX2__)
+    if (rows) return short_product<Kind::INT4, 1>(m, mine, in, rows, room, done);
 #endif
     const int64_t band = std::max<int64_t>(1, BAND / tile_bytes(Kind::INT8, m.inputs));
     for (int64_t t = mine.begin; t < mine.end; t += band) {

@@ -4,17 +4,74 @@
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint16_t vh __attribute__((vector_size(32)));
+
+// As many numbers as one register holds.
+#if defined(__AVX512BW__)
+constexpr int REGISTER = 64, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int REGISTER = 32, REGISTERS = 16;
+#else
+constexpr int REGISTER = 16, REGISTERS = 16;
+#endif
+constexpr int FLOATS = REGISTER / 4;
+typedef float wf __attribute__((vector_size(REGISTER)));
+typedef int32_t wi __attribute__((vector_size(REGISTER)));
+typedef uint16_t ws __attribute__((vector_size(REGISTER)));
+typedef uint8_t wb __attribute__((vector_size(REGISTER)));
 
 #define INLINE static inline __attribute__((always_inline))
+
+// What sums live in: longer vectors than a register's lie in memory.
+INLINE wf load_some(const float* p) { wf v; std::memcpy(&v, p, sizeof v); return v; }
+INLINE wf load_some(const uint16_t* p) {
+#if defined(__AVX512F__)
+    return (wf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif defined(__AVX2__)
+    return (wf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
+    return (wf)(wi{p[0], p[1], p[2], p[3]} << 16);
+#endif
+}
+INLINE wf load_some(const int8_t* p) {
+#if defined(__AVX512F__)
+    return (wf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+    return (wf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+    return __builtin_convertvector(wi{p[0], p[1], p[2], p[3]}, wf);
+#endif
+}
+INLINE void store_some(float* p, wf v) { std::memcpy(p, &v, sizeof v); }
+INLINE wi repeat_whole(int32_t n) { return wi{} + n; }
+INLINE wf repeat(float f) { int32_t bits; std::memcpy(&bits, &f, 4); return (wf)repeat_whole(bits); }
+INLINE wf fma(wf a, wf b, wf c) {
+#if defined(__AVX512F__)
+    return (wf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (wf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+// Bytes -> whole numbers.
+INLINE wi spread(const uint8_t* p) {
+#if defined(__AVX512BW__)
+    return (wi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (wi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+    return wi{p[0], p[1], p[2], p[3]};
+#endif
+}
 
 INLINE vf load(const float* p) { vf v; std::memcpy(&v, p, sizeof v); return v; }
 // bfloat16, to the nearest, ties to even; a NaN stays one unless its low bits alone say so.
 INLINE vi narrow(vf v) { return (((vi)v + 0x7fff + ((vi)v >> 16 & 1)) >> 16) & 0xffff; }
 INLINE vf load(const uint16_t* p) {
-    uint16_t bits[16]; std::memcpy(bits, p, 32);
-    vi v;
-    for (int i = 0; i < 16; ++i) v[i] = bits[i];
-    return (vf)(v << 16);
+    vh bits; std::memcpy(&bits, p, sizeof bits);
+    return (vf)(__builtin_convertvector(bits, vi) << 16);
 }
 INLINE vf load(const int8_t* p) {
 #if defined(__AVX512F__)
@@ -26,10 +83,8 @@ INLINE vf load(const int8_t* p) {
 #endif
 }
 INLINE void store(uint16_t* p, vf v) {
-    const vi bits = narrow(v);
-    uint16_t low[16];
-    for (int i = 0; i < 16; ++i) low[i] = (uint16_t)bits[i];
-    std::memcpy(p, low, 32);
+    const vh low = __builtin_convertvector(narrow(v), vh);
+    std::memcpy(p, &low, sizeof low);
 }
 // Whole numbers from -128 to 127.
 INLINE void store(int8_t* p, vf v) {
@@ -51,10 +106,9 @@ INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask
 INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
 INLINE vf magnitude(vf a) { return (vf)((vi)a & 0x7fffffff); }
 
+#if !defined(__AVX512BW__)  // where it is not a register's
 INLINE vf fma(vf a, vf b, vf c) {
-#if defined(__AVX512F__)
-    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#if defined(__FMA__)
     __m256 x[2], y[2], z[2];
     std::memcpy(x, &a, 64); std::memcpy(y, &b, 64); std::memcpy(z, &c, 64);
     z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]); z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
@@ -64,6 +118,7 @@ INLINE vf fma(vf a, vf b, vf c) {
     return a * b + c;
 #endif
 }
+#endif
 
 INLINE float sum(vf v) {
     float f[16]; std::memcpy(f, &v, 64);
@@ -150,32 +205,24 @@ template <int N> struct Index { static constexpr int value = N; };
 template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
 template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
 
-// Weights of a step, which is one input, or two of BF16: per input, outputs 0-15 and 16-31.
+// Weights of a step, which is one input, or two of BF16: of each, register `part` of the 32 outputs.
 template <Kind K> constexpr int INPUTS = K == Kind::BF16 ? 2 : 1;
 template <Kind K> constexpr int STEP = K == Kind::F16 ? 64 : 128;
-template <Kind K> INLINE void load_weights(const uint8_t* p, vf (&w)[INPUTS<K>][2]) {
+template <Kind K> INLINE wf load_weights(const uint8_t* p, int input, int part) {
     if constexpr (K == Kind::F32) {
-        w[0][0] = load((const float*)p);
-        w[0][1] = load((const float*)p + 16);
+        return load_some((const float*)p + FLOATS * part);
     } else if constexpr (K == Kind::BF16) {
-        vi low, high;
-        std::memcpy(&low, p, 64);
-        std::memcpy(&high, p + 64, 64);
-        w[0][0] = (vf)(low << 16);
-        w[0][1] = (vf)(high << 16);
-        w[1][0] = (vf)(low & (int32_t)0xffff0000);
-        w[1][1] = (vf)(high & (int32_t)0xffff0000);
+        wi pairs; std::memcpy(&pairs, p + REGISTER * part, sizeof pairs);
+        return input ? (wf)(pairs & (int32_t)0xffff0000) : (wf)(pairs << 16);
     } else {
+        const uint8_t* at = p + REGISTER / 2 * part;
 #if defined(__AVX512F__)
-        w[0][0] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
-        w[0][1] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(p + 32)));
+        return (wf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at));
+#elif defined(__F16C__)
+        return (wf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)at));
 #else
-        float f[32];
-        for (int i = 0; i < 32; ++i) {
-            uint16_t half; std::memcpy(&half, p + 2 * i, 2);
-            f[i] = widen_half(half);
-        }
-        w[0][0] = load(f); w[0][1] = load(f + 16);
+        uint16_t half[FLOATS]; std::memcpy(half, at, sizeof half);
+        return wf{widen_half(half[0]), widen_half(half[1]), widen_half(half[2]), widen_half(half[3])};
 #endif
     }
 }
