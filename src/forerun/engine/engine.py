@@ -368,7 +368,7 @@ class Engine:
     def _unseat(self, request: Request) -> None:
         """Give the slot back, if there is one."""
         if request.slot is not None:
-            self.cache.close(request.slot)
+            self.cache.close(request.slot, sound=request.error is None)
             request.slot = None
 
     def _clock(self, *marks: float) -> None:
