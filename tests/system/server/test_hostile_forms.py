@@ -25,9 +25,7 @@ from forerun.types import Constraint
 SIZES = 20
 STEP = 1 if os.environ.get("FORERUN_ALL_FORMS") else 5
 PATIENCE = 10.0  # seconds of processor time, of the whole server; a machine may be busy with other things
-GAP = (
-    60.0  # seconds by the clock between two parts of a neighbour's stream; docs/reliability.md has what they are alone
-)
+GAP = 60.0  # seconds by the clock between parts of a stream beside; docs/reliability.md has what they are alone
 
 
 def chain(opening, size):
