@@ -1,6 +1,8 @@
-"""What every test gets: no network, few threads, and GPU tests only where there is a GPU."""
+"""What every test gets: no network, few threads, a watch on its process, and GPU tests only where there is a GPU."""
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a model hub is wrong; say so at once
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks after threads, with a warning
@@ -11,6 +13,79 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 import torch
 from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+OURS = str(ROOT / "src" / "forerun")
+KNOWN = (str(ROOT), sys.prefix, sys.base_prefix, sys.exec_prefix, "<")  # where code may come from
+RAY = "/site-packages/ray/"  # its messages are pickles, and it asks the system for its own address
+FOULS: list[str] = []  # what the watch saw since somebody looked
+
+
+class FoulError(AssertionError):
+    """Code of forerun ran what it read, or something in this process called another machine."""
+
+
+def _callers():
+    """Files of the frames that led to an event, the nearest first; none where they are Ray's."""
+    frame, files = sys._getframe(3), []  # behind this function, the event's and the watch
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    ours = next((i for i, file in enumerate(files) if file.startswith(OURS)), len(files))
+    return [] if any(RAY in file for file in files[:ours]) else files
+
+
+def _unpickled(module, name):
+    if any(file.startswith(OURS) for file in _callers()):
+        FOULS.append(f"{module}.{name} was unpickled")
+
+
+def _marshalled(*_):
+    files = _callers()  # importlib reads compiled modules so
+    if any(file.startswith(OURS) for file in files) and not files[0].startswith("<frozen importlib"):
+        FOULS.append("code was unmarshalled")
+
+
+def _ran(code):
+    file = getattr(code, "co_filename", "")
+    if file.startswith(KNOWN) and not sys._getframe(2).f_code.co_filename.startswith(OURS):
+        return  # nearly always: an import, or a library that writes a method
+    if any(file.startswith(OURS) for file in _callers()):
+        FOULS.append(f"{file} was run")
+
+
+def _called(_, address):
+    if isinstance(address, tuple) and address[0] not in {"127.0.0.1", "::1", "localhost"} and _callers():
+        FOULS.append(f"{address[0]} was called")
+
+
+WATCHED = {
+    "pickle.find_class": _unpickled,
+    "marshal.loads": _marshalled,
+    "marshal.load": _marshalled,
+    "exec": _ran,
+    "socket.connect": _called,
+    "socket.sendto": _called,
+}
+
+
+def _watch(event, arguments):
+    """S1, S12, S15: in the process of the tests, servers in threads and forked children included."""
+    if event in WATCHED:
+        WATCHED[event](*arguments)
+
+
+sys.addaudithook(_watch)  # never taken away again
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A foul fails the test in which it is found; one of a fixture or a thread may be found in the next test."""
+    yield
+    if FOULS:
+        found = ", ".join(FOULS)
+        FOULS.clear()
+        raise FoulError(found)
 
 
 @pytest.fixture(autouse=True, scope="session")

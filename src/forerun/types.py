@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -484,6 +485,16 @@ class Guide(Protocol):
     def advance(self, token: int) -> bool:
         """Read a committed token; whether the text is complete with it and cannot go on."""
         ...
+
+
+def salted(scope: str, salt: str) -> str:
+    """A part of a scope: what is left there is found with the same salt only. The salt itself is not told by it."""
+    return f"{scope}\0{sha256(salt.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+def owner(scope: str) -> str:
+    """Whose a scope is, whatever its salt: limits, shares and turns are his."""
+    return scope.partition("\0")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class ContiguousCache(Cache):
         self._open[slot] = True
         return slot, 0
 
-    def close(self, slot: int) -> None:
+    def close(self, slot: int, *, sound: bool = True) -> None:
         if not self._open[slot]:
             raise CacheError(f"slot {slot} is closed already; close a slot once.")
         self._open[slot] = False

@@ -58,8 +58,8 @@ class Cache(ABC):
         """
 
     @abstractmethod
-    def close(self, slot: int) -> None:
-        """Give the slot and all its memory back."""
+    def close(self, slot: int, *, sound: bool = True) -> None:
+        """Give the slot and all its memory back; where it is not sound, nobody is to find what it read or wrote."""
 
     @abstractmethod
     def fork(self, slot: int) -> int:

@@ -105,10 +105,13 @@ class PagedCache(Cache):
         s.tokens.extend(tokens[:held])
         return number, held
 
-    def close(self, slot: int) -> None:
+    def close(self, slot: int, *, sound: bool = True) -> None:
         s = self._open.pop(slot, None)
         if s is None:
             raise CacheError(f"slot {slot} is closed already; close a slot once.")
+        if not sound:
+            for block in s.blocks:
+                self._blocks.forget(block)
         self._cut(s, 0)
         self._idle.append(slot)
 
@@ -161,8 +164,7 @@ class PagedCache(Cache):
     def _copy(self, source: int, count: int, last: int, scope: str) -> int:
         """A new block, after `last` if it can be, with the first `count` tokens of another."""
         block = self._take(last, scope)
-        rows = (range(b * self._size, b * self._size + count) for b in (source, block))
-        self.rows.move(*rows)
+        self.rows.move(*(range(b * self._size, b * self._size + count) for b in (source, block)))
         return block
 
     def _unshare(self, s: Slot, tail: int) -> None:
@@ -194,15 +196,13 @@ class PagedCache(Cache):
         return [(self._row(s, first), min(self._size, count - first)) for first in firsts]
 
     def _row(self, s: Slot, position: int) -> int:
-        block, offset = divmod(position, self._size)
-        return s.blocks[block] * self._size + offset
+        return s.blocks[position // self._size] * self._size + position % self._size
 
     def _check_room(self, s: Slot, segment: Segment) -> None:
         tail = segment.past // self._size
         full = segment.past + segment.base + segment.count > len(s.blocks) * self._size
         if segment.count and (full or self._blocks.owners[s.blocks[tail]] != 1):
-            message = f"slot {segment.slot} has no room for {segment.count} more tokens; reserve before writing."
-            raise CacheError(message)
+            raise CacheError(f"slot {segment.slot} has no room for {segment.count} tokens; reserve before writing.")
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         s = self._open[segment.slot]

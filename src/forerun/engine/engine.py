@@ -25,7 +25,7 @@ from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
 from forerun.sampling import path_to
 from forerun.schedulers.contract import Candidate, Pick, Scheduler
-from forerun.types import Context, Event, Output, Sampling, Turn
+from forerun.types import Context, Event, Output, Sampling, Turn, owner
 
 _LOG = logging.getLogger("forerun")
 
@@ -207,7 +207,7 @@ class Engine:
         self.members.scheduler.moved(tokens, seconds)
 
     def _candidate(self, r: Request) -> Candidate:
-        asked = r.limit, r.scope, r.priority, r.pace, r.arrived, r.stats.drafted / max(r.stats.steps, 1)
+        asked = r.limit, owner(r.scope), r.priority, r.pace, r.arrived, r.stats.drafted / max(r.stats.steps, 1)
         return Candidate(r.id, r.arrival, r.pending, r.slot is not None, r.prompt, r.written, *asked)
 
     def _running(self) -> list[Candidate]:
@@ -368,7 +368,7 @@ class Engine:
     def _unseat(self, request: Request) -> None:
         """Give the slot back, if there is one."""
         if request.slot is not None:
-            self.cache.close(request.slot)
+            self.cache.close(request.slot, sound=request.error is None)
             request.slot = None
 
     def _clock(self, *marks: float) -> None:

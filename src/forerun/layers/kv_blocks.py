@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from forerun.errors import CacheError
 from forerun.layers.evict import Eviction
+from forerun.types import owner
 
 
 class Prefix(NamedTuple):
@@ -32,7 +33,7 @@ class Blocks:
     """Owners, free lists and prefix index. A block has owners or is free; a free one may still be found.
 
     Without an eviction what is found gives way to what is written, where that keeps a slot's blocks side by side; what
-    another scope left does so only where no block is clean. Once several scopes have left something, none of them keeps
+    another scope left does so only where no block is clean. Once several owners have left something, none of them keeps
     more than `share` of the blocks: its own oldest go. The empty scope is everybody's, and has no share.
     """
 
@@ -45,7 +46,7 @@ class Blocks:
             (b, None) for b in range(count)
         )  # free, nothing to find; oldest first
         self.cached: OrderedDict[int, None] = OrderedDict()  # free, but found until taken; oldest first
-        self._left: dict[str, OrderedDict[int, None]] = {}  # scope -> those of the cached ones that are its own
+        self._left: dict[str, OrderedDict[int, None]] = {}  # owner -> those of the cached ones that are its own
         self._region = region  # blocks; a slot that starts does so in a region that nobody uses, to grow in peace
         self._used = [0] * -(-count // region)
         self._stamps, self._clock = [0] * len(self._used), 0
@@ -106,15 +107,15 @@ class Blocks:
             if self.prefix[block] is None:
                 self.clean[block] = None
             else:
-                self._cache(block, self._held(block).scope)
+                self._cache(block, owner(self._held(block).scope))
 
-    def _cache(self, block: int, scope: str) -> None:
+    def _cache(self, block: int, whose: str) -> None:
         """It is free, and can be found until it is taken."""
-        mine = self._left.setdefault(scope, OrderedDict())
+        mine = self._left.setdefault(whose, OrderedDict())
         self.cached[block] = mine[block] = None
         if self._eviction is not None:
             self._eviction.enters(block)
-        while scope and len(self._left) > 1 and len(mine) > self._most:
+        while whose and len(self._left) > 1 and len(mine) > self._most:
             self.forget(next(iter(mine)))
 
     def _uncache(self, block: int) -> bool:
@@ -122,10 +123,10 @@ class Blocks:
         if block not in self.cached:
             return False
         del self.cached[block]
-        scope = self._held(block).scope
-        del self._left[scope][block]
-        if not self._left[scope]:
-            del self._left[scope]
+        whose = owner(self._held(block).scope)
+        del self._left[whose][block]
+        if not self._left[whose]:
+            del self._left[whose]
         if self._eviction is not None:
             self._eviction.leaves(block)
         return True
@@ -164,9 +165,9 @@ class Blocks:
             raise CacheError("free and used blocks do not add up; release a block once, and always.")
         if any(self.prefix[b] for b in self.clean) or not all(self.prefix[b] for b in self.cached):
             raise CacheError("a free block is in the wrong list; free blocks with a prefix are kept apart.")
-        left = [(scope, block) for scope, mine in self._left.items() for block in mine]
-        if sorted(left) != sorted((self._held(block).scope, block) for block in self.cached):
-            raise CacheError("what a scope left and what can be found disagree; cache and uncache in pairs.")
+        left = [(whose, block) for whose, mine in self._left.items() for block in mine]
+        if sorted(left) != sorted((owner(self._held(block).scope), block) for block in self.cached):
+            raise CacheError("what an owner left and what can be found disagree; cache and uncache in pairs.")
         if {p.key: block for block, p in enumerate(self.prefix) if p} != self.index:
             raise CacheError("the prefix index and the blocks disagree; learn and forget in pairs.")
         for prefix in filter(None, self.prefix):

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forerun.server.loop import Ask, Ticket
 from forerun.server.refusal import Refusal
-from forerun.types import Event
+from forerun.types import Event, owner
 
 _MINUTE = 60.0  # seconds
 _ROUNDING = 1e-6  # seconds
@@ -78,7 +78,7 @@ class Accounts:
         """One event of one ask."""
         ask, count = ticket.asks[index], len(event.emissions)
         with self._lock:
-            mine = self._usage[ask.scope]
+            mine = self._usage[owner(ask.scope)]
             if event.request not in self._begun and count:
                 self._begun.add(event.request)
                 mine.prompt_tokens += len(ask.prompt)
@@ -89,7 +89,7 @@ class Accounts:
                 mine.cached_tokens += event.stats.cached
                 mine.kv_token_seconds += event.stats.held
                 mine.queue_seconds += event.stats.queued
-            self._bucket(ask.scope, "tokens", count)
+            self._bucket(owner(ask.scope), "tokens", count)
 
     @contextmanager
     def compiling(self, key: str) -> Iterator[None]:

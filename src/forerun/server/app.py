@@ -145,13 +145,13 @@ async def chat(request: Request) -> Response:
     return Reply(service, order, tenant)
 
 
-@_ROUTES.get("/v1/models", responses=answers(described.MODELS))
+@_ROUTES.get("/v1/models", responses=answers(described.MODELS, links=described.TO_MODEL))
 async def models(request: Request) -> Response:
     """What is served."""
     return JSONResponse({"object": "list", "data": [_model(_service(request))]})
 
 
-@_ROUTES.get("/v1/models/{name:path}", responses=answers(described.MODEL))
+@_ROUTES.get("/v1/models/{name:path}", operation_id="model", responses=answers(described.MODEL))
 async def model(request: Request, name: str) -> Response:
     """One model."""
     _service(request).check_model(name)

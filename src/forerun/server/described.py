@@ -45,14 +45,17 @@ PROMPT = _object(prompt=_TEXT)
 STATUS = _object(status=_TEXT)
 VERSION = _object(version=_TEXT)
 USED = _object(requests=_COUNT, prompt_tokens=_COUNT, completion_tokens=_COUNT, kv_token_seconds=_NUMBER)
+TO_MODEL: Json = {"model": {"operationId": "model", "parameters": {"name": "$response.body#/data/0/id"}}}
 _ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_WORD, code=_WORD))
 
 
-def answers(schema: Json, *, stream: bool = False, failing: bool = False) -> dict[int | str, Json]:
-    """Of one route: 200 and errors; `stream`: or events; `failing`: 503 has the shape of 200."""
+def answers(
+    schema: Json, *, stream: bool = False, failing: bool = False, links: Json | None = None
+) -> dict[int | str, Json]:
+    """Of one route: 200 and errors; `stream`: or events; `failing`: 503 has the shape of 200; `links`: to others."""
     right = {"application/json": {"schema": schema}} | ({"text/event-stream": {}} if stream else {})
     found: dict[int | str, Json] = {
-        200: {"description": "What was asked for.", "content": right},
+        200: {"description": "What was asked for.", "content": right, "links": links or {}},
         "default": {"description": "Why it is not.", "content": {"application/json": {"schema": _ERROR}}},
     }
     return found | ({503: {"description": "It is not.", "content": right}} if failing else {})

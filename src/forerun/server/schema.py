@@ -212,6 +212,7 @@ class _Generation(Body):
     structured_outputs: StructuredOutputs | None = None
     constraint: Wish | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=256)
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: Texts | None = None

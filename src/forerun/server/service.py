@@ -31,7 +31,7 @@ from forerun.server.settings import Settings
 from forerun.server.shapes import ChatShape, CompletionShape, Shape
 from forerun.server.tools import BARE, MOST, Calling, form_of, held
 from forerun.server.trial import Trial
-from forerun.types import Constraint, Event, Sampling
+from forerun.types import Constraint, Event, Sampling, salted
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,6 @@ def _asks(
     expected: Sequence[int],
 ) -> list[Ask]:
     """`n` for every prompt, each with the seed that LLM.generate would give it."""
-    seed = sampling.seed
+    seed, scope = sampling.seed, tenant if body.cache_salt is None else salted(tenant, body.cache_salt)
     each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(body.n)]
-    return [Ask(prompt, one, tenant, expected, body.priority) for prompt in prompts for one in each]
+    return [Ask(prompt, one, scope, expected, body.priority) for prompt in prompts for one in each]

@@ -1,6 +1,7 @@
 """R22: what /openapi.json says is what the server does, with right requests and with wrong ones."""
 
 import os
+from collections import Counter
 
 import pytest
 import schemathesis
@@ -52,14 +53,22 @@ def test_every_answer_is_as_described(described, name, mode):
         return  # nothing in it can be wrong: any text may be a model's name
 
     @given(operation.as_strategy(generation_mode=mode))
-    @settings(
-        max_examples=EXAMPLES,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        database=None,
-    )
+    @SETTINGS
     def ask(case):
         case.call_and_validate(checks=HELD, timeout=60)
 
     ask()
+
+
+def test_where_an_answer_leads_is_answered(described):
+    """A model that is listed is found under the name that it has there."""
+    found = Counter()
+
+    class Chained(described.as_state_machine()):
+        def validate_response(self, response, case, additional_checks=(), **_):
+            case.validate_response(response, checks=HELD)
+            found[case.operation.path, response.status_code] += 1
+
+    Chained.run(settings=settings(SETTINGS, stateful_step_count=4))
+    assert found["/v1/models/{name}", 200] > 10
+    assert found["/v1/models/{name}", 404] == 0

@@ -264,6 +264,24 @@ def test_what_one_key_leaves_behind_another_does_not_find(slow, serving):
         assert cached("two") > 0
 
 
+def test_a_salt_keeps_prompts_of_one_key_apart(slow, serving):
+    """S11: found with the same salt alone, also where there are no keys; what is used is the key's all the same."""
+    for key in ("one", ""):
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        with serving(slow(0, cache="paged:block_size=4"), api_key=(key,) if key else ()) as url:
+
+            def cached(salt, url=url, headers=headers):
+                body = {"prompt": "abcabcabcabcabcabc", "max_tokens": 2, "cache_salt": salt}
+                return post(url, body, headers=headers).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+            assert [cached(salt) for salt in (None, "a", "b")] == [0, 0, 0]
+            assert min(cached(salt) for salt in (None, "a", "b")) > 0
+            assert httpx.get(f"{url}/usage", headers=headers).json()["completion_tokens"] == 12
+            for wrong in ("", 1, "a" * 257):
+                answer = post(url, {"prompt": "a", "cache_salt": wrong}, headers=headers)
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
+
+
 def test_a_body_has_a_size(slow, serving):
     """S7."""
     with serving(slow(0), max_body=2000) as url, httpx.Client(base_url=url) as web:

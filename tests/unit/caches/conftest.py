@@ -150,8 +150,8 @@ class Desk:
         self.held[twin] = Held(held.scope, list(held.prompt), list(held.tokens), list(held.values))
         return twin
 
-    def close(self, slot):
-        self.cache.close(slot)
+    def close(self, slot, sound=True):
+        self.cache.close(slot, sound=sound)
         del self.held[slot]
 
     def close_all(self):

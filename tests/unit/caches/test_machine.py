@@ -97,9 +97,9 @@ class Walk(RuleBasedStateMachine):
             assert len(self.desk.held) == self.desk.slots or self.desk.cache.free() == 0
 
     @precondition(drafts)
-    @rule(pick=PICK)
-    def close(self, pick):
-        self.desk.close(self.slot(pick))
+    @rule(pick=PICK, sound=st.booleans())
+    def close(self, pick, sound):
+        self.desk.close(self.slot(pick), sound)
 
     @invariant()
     def holds(self):

@@ -11,7 +11,7 @@ from forerun.layers.evict import DECAY, Eviction, eviction_of
 from forerun.layers.kv_blocks import Blocks, Prefix
 from forerun.llm import LLM
 from forerun.testing import Ask, Toy
-from forerun.types import Sampling
+from forerun.types import Sampling, salted
 
 EVICTIONS = ("regions", "lru", "predicted")
 PROMPT = "Once upon a time there was a little girl who had a red ball. One day she went to the park with her dog"
@@ -151,8 +151,8 @@ def test_a_hash_that_forgets_the_scope_is_seen(monkeypatch):
         test_another_scope_never_hits("lru")
 
 
-def left_of_a_neighbour(evict, share):
-    """Blocks of a tenant's text that it finds again after another has written many texts of its own."""
+def left_of_a_neighbour(evict, share, others=("other",)):
+    """Blocks of a tenant's text that it finds again after others have written many texts of their own."""
     spelled = f"paged:block_size=4,blocks=24,evict={evict},share={share}"
     engine = Toy(cache=spelled).build().engine
 
@@ -167,7 +167,7 @@ def left_of_a_neighbour(evict, share):
     write(mine, "mine")
     for i in range(40):
         text = tuple((i >> bit) % 2 for bit in range(6))
-        write((*text, *text, *text), "other")
+        write((*text, *text, *text), others[i % len(others)])
     return write(mine, "mine")
 
 
@@ -178,6 +178,12 @@ def test_no_tenant_evicts_what_others_left(evict, monkeypatch):
     right = Blocks._may_take
     monkeypatch.setattr(Blocks, "_may_take", lambda blocks, block, _: right(blocks, block, "mine"))
     assert left_of_a_neighbour(evict, 1) < 16
+
+
+@pytest.mark.parametrize("evict", EVICTIONS)
+def test_salts_give_nobody_a_larger_share(evict):
+    assert left_of_a_neighbour(evict, 0.5, [salted("other", str(i)) for i in range(40)]) == 16
+    assert left_of_a_neighbour(evict, 0.5, [f"other {i}" for i in range(40)]) < 16
 
 
 def test_a_scope_alone_keeps_everything_and_the_empty_one_has_no_share():

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from forerun.config import Choice, Config
 from forerun.drafters.contract import Drafter, SoloDrafter
 from forerun.engine.guard import _watch
 from forerun.models.contract import Model
+from forerun.models.load import folder_of, load_model
+from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
-from forerun.types import Constraint, Dist, Draft, Facts, PassOutput, Sampling
+from forerun.types import Constraint, Dist, Draft, Facts, PassOutput, Sampling, Segment
 
 V = 5
 MODEL = ToyModel(V, 3)
@@ -228,6 +231,53 @@ def test_what_a_broken_pass_wrote_is_not_found():
     _, again = rig.write([Ask(prompt, allowed), Ask(prompt[:-1], allowed)])
     assert [rig.said[number][-1].stats.cached for number in (1, 2)] == [0, 0]
     assert again.finish_reason == "length"
+
+
+STORIES = ["Once upon a time there was a dog", "Tom and Ann went to", "She said that", "The sun was warm and the cat"]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """The smaller bundled model, and prompts for it."""
+    folder = folder_of("reference-drafter")
+    prompts = [tuple(Tokenizer.from_folder(folder).encode(story)) for story in STORIES]
+    return load_model(folder), prompts
+
+
+def spoil(cache, slot, row, place, value):
+    """One number of a slot's row: `place` is (keys or values, layer, head, dim)."""
+    part, layer, head, dim = place
+    starts = cache.runs(Segment(slot, 0, 0, cache.length(slot), 0, None))
+    rows = [first + i for first, count in starts for i in range(count)]
+    getattr(cache.rows, part)[layer][head, rows[row], dim] = value
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("drafter", ["none", "ngram:min_match=1"])
+@pytest.mark.parametrize(
+    ("part", "value"), [("keys", float("nan")), ("values", float("nan")), ("values", float("inf"))], ids=str
+)
+def test_a_broken_cell_ends_its_own_request_only(part, value, drafter, cache, small):
+    """One number of what a request has read; its neighbours go on, and who asks the same again is not told of it."""
+    model, prompts = small
+    for layer, row in product(range(model.info.num_layers), (0, -1)):
+        config = Config(max_requests=8, max_step_tokens=64)
+        toy = Toy(drafter=drafter, cache=cache, model=model, config=config, verifier="match")
+        work = [Ask(p, Sampling(max_tokens=6, temperature=i % 2, seed=i)) for i, p in enumerate(prompts)]
+        wanted, rig = toy.build().write(work), toy.build()
+        numbers = [rig.add(ask) for ask in work]
+        rig.step()
+        slot = rig.engine.requests[numbers[0]].slot
+        spoil(rig.engine.cache, slot, row, (part, layer, 0, 1), value)
+        rig.finish()
+        texts = [rig.text(number) for number in numbers]
+        assert texts[0].finish_reason == "error"
+        assert "finite" in texts[0].error
+        assert texts[1:] == wanted[1:]
+        assert rig.engine.stats.failed_requests == 1
+        assert rig.write(work[:1]) == wanted[:1], "the broken cell was found again"
+        assert rig.engine.cache.free() == rig.rooms[0]
+        rig.engine.cache.check()
 
 
 def test_a_row_that_breaks_later_keeps_what_was_written():

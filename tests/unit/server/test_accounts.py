@@ -15,7 +15,7 @@ from forerun.server.limits import Admission
 from forerun.server.loop import Ask, EngineLoop
 from forerun.server.metrics import Metrics
 from forerun.server.refusal import Refusal
-from forerun.types import Sampling
+from forerun.types import Sampling, salted
 
 
 class Clock:
@@ -41,7 +41,9 @@ def test_what_keys_used_is_what_the_engine_did():
         loop = EngineLoop(llm.engine, observe)
         loop.start()
         tickets = [
-            await loop.submit([Ask([0, 1, 2, 3] * (1 + i), Sampling(seed=i, max_tokens=20), "xyz"[i % 3])] * 2)
+            await loop.submit(
+                [Ask([0, 1, 2, 3] * (1 + i), Sampling(seed=i, max_tokens=20), salted("xyz"[i % 3], f"{i}"))] * 2
+            )
             for i in range(6)
         ]
         await tickets[0].read()
@@ -122,7 +124,7 @@ def test_what_is_said_is_what_holds():
 
 
 def steps_until_another_key_is_served(scheduler, *, flood, inside=None):
-    """A key's requests fill everything; how many steps another's one request takes to its first token."""
+    """A key's requests, each with its own salt, fill everything; how many steps another's takes to its first token."""
     llm = LLM(ToyModel(4), threads=1, profiles="off", drafter="none", scheduler=scheduler, max_requests=2)
     admission = Admission(1000, inside or 1000)
     seats = [admission.seats("flood", 1) for _ in range(flood)]  # they stay inside as long as this list lives
@@ -131,7 +133,7 @@ def steps_until_another_key_is_served(scheduler, *, flood, inside=None):
             seats[seed].__enter__()
         except Refusal:
             break
-        llm.engine.add([0, 1], Sampling(seed=seed, max_tokens=10), "flood")
+        llm.engine.add([0, 1], Sampling(seed=seed, max_tokens=10), salted("flood", f"{seed}"))
     for _ in range(3):
         llm.engine.step()
     number = llm.engine.add([0, 1], Sampling(seed=1, max_tokens=10), "other")
