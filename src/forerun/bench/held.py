@@ -25,7 +25,7 @@ from forerun.models.contract import Model
 from forerun.types import Constraint, Pass, PassOutput, Sampling, Setup
 
 BATCHES = (1, 8)
-LONGEST = 40  # tokens of an instance
+LONGEST = 24  # tokens of an instance
 PROMPT = (1, 2, 3, 4)
 _TOP = 30.0  # the script's logit; the others are about 0
 _NEVER = b"\0"  # what no JSON has
