@@ -161,7 +161,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         choices.decoder.member(choices.decoder.options, parts),
         planner,
         choices.scheduler.member(choices.scheduler.options, setup),
-        guides_for(setup),
+        guides_for(setup, beside=model.info.layout.device.type != "cpu" or threads_of(config, model.info) < cores()),
         partial(CounterRng, coupled=choices.verifier.member.facts.coupled),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
@@ -170,15 +170,20 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     return Engine(runner, members, limits, decode, stats, caveats)
 
 
-def guides_for(setup: Setup) -> Guides:
-    """What makes the guides of constrained texts."""
+def guides_for(setup: Setup, *, beside: bool = True) -> Guides:
+    """What makes the guides of constrained texts. `beside`: whether a core is left for masks while a pass runs."""
 
     def compiler(spelled: str) -> Compiler:
         choice = choose(CONSTRAINTS, spelled)
         found: Compiler = choice.member(choice.options, setup)
         return found
 
-    return Guides(compiler, setup.vocab)
+    return Guides(compiler, setup.vocab, beside=beside)
+
+
+def threads_of(config: Config, info: ModelInfo) -> int:
+    """How many share a pass."""
+    return config.threads or threads_for(info.weight_bytes)
 
 
 def load_target(config: Config) -> Model:
@@ -189,7 +194,7 @@ def load_target(config: Config) -> Model:
     if config.tensor_parallel > 1:
         return _load_part(config, parallel.join(config.tensor_parallel, device_of(config), partial(_other, config)))
     model = _load(config, config.model, config.dtype, config.kv_dtype)
-    torch.set_num_threads(config.threads or threads_for(model.info.weight_bytes))
+    torch.set_num_threads(threads_of(config, model.info))
     return model
 
 
@@ -293,7 +298,7 @@ def costs_of(config: Config, model: Model, length: int, seconds: float | None = 
     about = profiles.subject(
         info,
         cores=cores(),
-        threads=config.threads or threads_for(info.weight_bytes),
+        threads=threads_of(config, info),
         passes=[config.passes, config.attention],
         room=room,
     )

@@ -2,7 +2,8 @@
 
 A matcher is walked down a path and back up again, so that only committed tokens move it. What was found of a path is
 kept until a token is committed, and what lay below that token is kept on: the drafter and the target ask the same.
-Masks may be found on another thread while the target runs; whatever is asked meanwhile waits for them.
+Masks may be found on another thread while the target runs, where the step before has asked for some; whatever is
+asked meanwhile waits for them.
 Does not: know what the constraint is; matchers do.
 """
 
@@ -58,17 +59,20 @@ class Guide:
         self._masks: dict[Path, Bools] = {}
         self._lost = False  # a committed token could not be read: nothing may follow it
         self._ahead: Future[None] | None = None  # what finds masks on another thread
+        self._wanted = True  # masks were asked for since the last look ahead
         self.written = 0
 
     def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
         self._wait()
+        self._wanted = True
         asked = [tuple(path) for path in paths]
         self._find(self._unknown(asked))
         return np.stack([self._masks[path] for path in asked])
 
     def foresee(self, paths: Sequence[Path]) -> None:
         self._wait()
-        unknown = self._unknown(paths) if self._pool is not None and self._matcher.apart else ()
+        wanted, self._wanted = self._wanted, False
+        unknown = self._unknown(paths) if self._pool is not None and wanted and self._matcher.apart else ()
         if self._pool is not None and unknown:
             self._ahead = self._pool.submit(self._find, unknown)
 
@@ -88,7 +92,7 @@ class Guide:
             for path in paths:
                 self._back(walked, _shared(walked, path))
                 if self._down(walked, path):
-                    self._masks[path] = self._mask()
+                    self._mask(path)
                 else:
                     self._masks[path] = np.zeros(self._vocab, np.bool_)
         finally:  # a drafter that takes too long is interrupted where it stands
@@ -129,10 +133,13 @@ class Guide:
             self._matcher.pop(len(walked) - length)
             del walked[length:]
 
-    def _mask(self) -> Bools:
-        mask = self._matcher.mask()
-        mask[self._ends] = self._matcher.may_end()
-        return mask
+    def _mask(self, path: Path) -> Bools:
+        """Behind a path, where the matcher stands."""
+        if path not in self._masks:
+            mask = self._matcher.mask()
+            mask[self._ends] = self._matcher.may_end()
+            self._masks[path] = mask  # whole, whenever this is interrupted
+        return self._masks[path]
 
     def forced(self, path: Sequence[int], count: int) -> list[int]:
         self._wait()
@@ -150,9 +157,7 @@ class Guide:
 
     def _only(self, path: Path) -> list[int]:
         """The one token that is allowed where the matcher stands, behind a path, if it is one."""
-        if path not in self._masks:
-            self._masks[path] = self._mask()
-        mask = self._masks[path]
+        mask = self._mask(path)
         return [int(mask.argmax())] if np.count_nonzero(mask) == 1 else []
 
     @property
@@ -174,7 +179,7 @@ class Guide:
         """Whether the text is complete and cannot go on."""
         if self._lost or not self._matcher.may_end():
             return False
-        mask = self.masks([()])[0]  # which a matcher may fail to find
+        mask = self._mask(())  # which a matcher may fail to find
         return self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
 
 

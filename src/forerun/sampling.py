@@ -69,7 +69,7 @@ class Shaper:
         if not self.bends:
             return logits, None
         rows = [paths(i) for i in range(len(logits))]
-        bent = self._penalize(logits.to(_real(logits), copy=True), rows)
+        bent = self._penalize(logits.to(_real(logits), copy=self._changes), rows)
         if self.sampling.logit_bias:
             ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
             bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
@@ -82,7 +82,8 @@ class Shaper:
             allowed.index_fill_(0, send(self.sampling.allowed_tokens, bent.device), value=True)
             bent.masked_fill_(~allowed, -torch.inf)
         if self.sampling.constraint is not None:
-            torch.minimum(bent, self._ceilings(rows, bent), out=bent)
+            ceilings = self._ceilings(rows, bent)
+            bent = torch.minimum(bent, ceilings, out=ceilings)
         most = bent.amax(-1, keepdim=True)
         stuck = most.isneginf()
         return torch.maximum(bent, torch.where(stuck, 0, -torch.inf).to(bent.dtype), out=bent), stuck[:, 0]
@@ -95,10 +96,28 @@ class Shaper:
     @property
     def bends(self) -> bool:
         """Whether p depends on more than the logits of its own row."""
+        return self.sampling.constraint is not None or self._changes
+
+    @property
+    def _changes(self) -> bool:
+        """Whether more than a constraint bends logits."""
         s = self.sampling
         penalties = s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty
         bans = s.no_repeat_ngram or s.logit_bias or s.bad_words or s.allowed_tokens is not None
-        return bool(s.constraint or penalties or bans or len(self.tokens) - self.prompt_length < s.min_tokens)
+        return bool(penalties or bans or len(self.tokens) - self.prompt_length < s.min_tokens)
+
+    def doubtful(self, best: Sequence[int], paths: Callable[[int], Path]) -> list[int]:
+        """Rows whose most likely token may be another than `best`, that of the row's own logits, once these are bent.
+
+        A constraint only takes tokens out: where it lets the best one be, that is found without a mask.
+        """
+        if self._changes:
+            return list(range(len(best)))
+        if self.sampling.constraint is None:
+            return []
+        guide, ahead = self._guided
+        allowed = guide.allows([(*ahead, *paths(row), token) for row, token in enumerate(best)])
+        return [row for row, fine in enumerate(allowed) if not fine]
 
     def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
         s, vocab = self.sampling, logits.shape[-1]
@@ -112,13 +131,18 @@ class Shaper:
         logits = torch.where(seen, scaled, logits)
         return logits - s.presence_penalty * (written > 0) - s.frequency_penalty * written
 
-    def _ceilings(self, rows: Sequence[Path], logits: torch.Tensor) -> torch.Tensor:
-        """What the constraint lets each logit be at most [n, vocab]: inf or -inf, so that nothing has to branch."""
+    @property
+    def _guided(self) -> tuple[Guide, Path]:
+        """Who knows the constraint, and the output's tokens that he has not read."""
         if self.guide is None:
             name = self.sampling.constraint.name if self.sampling.constraint is not None else ""
             raise RequestError(f"constraint {name!r} has no guide here; ask an engine for a constrained text.")
-        ahead = tuple(self.tokens[self.prompt_length + self.guide.written :])
-        masks = self.guide.masks([(*ahead, *path) for path in rows]).view(np.uint8)  # PyTorch turns bools slowly
+        return self.guide, tuple(self.tokens[self.prompt_length + self.guide.written :])
+
+    def _ceilings(self, rows: Sequence[Path], logits: torch.Tensor) -> torch.Tensor:
+        """What the constraint lets each logit be at most [n, vocab]: inf or -inf, so that nothing has to branch."""
+        guide, ahead = self._guided
+        masks = guide.masks([(*ahead, *path) for path in rows]).view(np.uint8)  # PyTorch turns bools slowly
         return send(masks, logits.device, torch.uint8).to(logits.dtype).sub_(0.5).mul_(torch.inf)
 
     def _banned(self, path: Path) -> set[int]:
@@ -140,22 +164,30 @@ class Rows:
     """
 
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
-        shaper, logits = Shaper.of(context, eos), output.logits
-
-        def paths(row: int) -> Path:
-            return path_to(draft, row - 1)
-
-        bent, stuck = shaper.bent(logits, paths)
-        rows = fetch(stuck).nonzero()[0].tolist() if stuck is not None else []
-        if 0 in rows:
-            raise RequestError(shaper.stuck)
-        self.stuck = frozenset(row - 1 for row in rows)
-        self._shaper, self._bent, self._states = shaper, bent, States(output.hidden, len(draft))
-        self._best: Sequence[int] | None = None
+        self._shaper, self._logits, self._draft = Shaper.of(context, eos), output.logits, draft
+        self._states, self.stuck = States(output.hidden, len(draft)), frozenset[int]()
+        self._best: list[int] | None = None
         if not context.sampling.greedy:
-            self._rows = fetch(shaper.shape(bent))
-        else:
-            self._best = _best(bent) if shaper.bends else output.best
+            self._rows = fetch(self._shaper.shape(self._bent(range(len(output.best)))))
+            return
+        self._best = list(output.best)
+        doubtful = self._shaper.doubtful(output.best, self._path)
+        if doubtful:
+            for row, token in zip(doubtful, _best(self._bent(doubtful)), strict=True):
+                self._best[row] = token
+
+    def _path(self, row: int) -> Path:
+        return path_to(self._draft, row - 1)
+
+    def _bent(self, rows: Sequence[int]) -> torch.Tensor:
+        """Some rows, bent; those in which no token is left are noted."""
+        some = self._logits if len(rows) == len(self._logits) else self._logits[list(rows)]
+        bent, stuck = self._shaper.bent(some, lambda i: self._path(rows[i]))
+        if stuck is not None:
+            self.stuck = frozenset(rows[i] - 1 for i in fetch(stuck).nonzero()[0].tolist())
+        if -1 in self.stuck:
+            raise RequestError(self._shaper.stuck)
+        return bent
 
     def __getitem__(self, node: int) -> Dist:
         return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])
@@ -167,7 +199,7 @@ class Rows:
 
     @cached_property
     def _soft(self) -> Floats:
-        return fetch(self._shaper.soft(self._bent))
+        return fetch(self._shaper.soft(self._bent(range(len(self._logits)))))
 
     def soft(self, node: int) -> Dist:
         """As the row, at temperature 1 where the request is greedy."""

@@ -471,7 +471,7 @@ class Guide(Protocol):
         ...
 
     def foresee(self, paths: Sequence[tuple[int, ...]]) -> None:
-        """Masks behind these paths will be asked for soon: they may be found meanwhile."""
+        """Masks behind these paths may be asked for soon: they may be found meanwhile."""
         ...
 
     def allows(self, paths: Sequence[tuple[int, ...]]) -> list[bool]:

@@ -1,7 +1,8 @@
 """What a constraint adds to a step, by the clock: engines beside each other, with and without it, step by step in turn.
 
 A model's pass runs as ever; its logits are then those of a larger vocabulary, with a script's next token on top, so
-that both engines write the same valid instance of a schema, and every mask is met for the first time.
+that both engines write the same valid instance of a schema, and every mask is met for the first time. Greedy, where
+the model's best token is allowed, or never is and the script's comes second; and sampled.
 Does not: run the larger vocabulary's output layer, which would make the pass longer and the share smaller.
 """
 
@@ -24,9 +25,11 @@ from forerun.models.contract import Model
 from forerun.types import Constraint, Pass, PassOutput, Sampling, Setup
 
 BATCHES = (1, 8)
-LONGEST = 40  # tokens of an instance
+LONGEST = 24  # tokens of an instance
 PROMPT = (1, 2, 3, 4)
 _TOP = 30.0  # the script's logit; the others are about 0
+_NEVER = b"\0"  # what no JSON has
+WAYS: Mapping[str, tuple[float, bool]] = {"greedy": (0.0, False), "refused": (0.0, True), "sampled": (1.0, False)}
 
 
 class Scripted(Model):
@@ -37,6 +40,7 @@ class Scripted(Model):
         self.info = replace(model.info, vocab_size=vocab, eos=(), companion=None)
         self._rest = torch.randn(1, vocab, generator=torch.Generator().manual_seed(0))
         self.script: Sequence[int] = ()
+        self.lure: int | None = None  # a token above the script's
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         found = self._model.forward(replace(work, tokens=work.tokens % self._own), cache)
@@ -45,13 +49,21 @@ class Scripted(Model):
         for row, place in enumerate(places.tolist()):
             if 0 <= place < len(self.script):
                 logits[row, self.script[place]] = _TOP
+        if self.lure is not None:
+            logits[:, self.lure] = 2 * _TOP
         return PassOutput(logits, found.hidden)
 
 
 def measure(model: Model, setup: Setup, rows: Iterator[Row], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every batch size over one vocabulary."""
+    """Every batch size over one vocabulary, in every way."""
     known = [(row.constraint, script) for row in rows if (script := _script(row, setup))]
-    return {str(batch): _case(Scripted(model, setup.vocab), setup, known, batch, config) for batch in BATCHES}
+    scripted, never = Scripted(model, setup.vocab), setup.open_spelling("").encode(_NEVER)[0]
+    found: dict[str, Any] = {}
+    for batch in BATCHES:
+        for way, (temperature, lured) in WAYS.items():
+            scripted.lure, sampling = never if lured else None, Sampling(temperature=temperature, ignore_eos=True)
+            found.setdefault(str(batch), {})[way] = _case(scripted, setup, known, (batch, sampling), config)
+    return found
 
 
 def _script(row: Row, setup: Setup) -> list[int]:
@@ -60,13 +72,18 @@ def _script(row: Row, setup: Setup) -> list[int]:
 
 
 def _case(
-    model: Scripted, setup: Setup, known: Sequence[tuple[Constraint, list[int]]], batch: int, config: Mapping[str, Any]
+    model: Scripted,
+    setup: Setup,
+    known: Sequence[tuple[Constraint, list[int]]],
+    asked: tuple[int, Sampling],
+    config: Mapping[str, Any],
 ) -> dict[str, Any]:
+    batch, settings = asked
     plain, held = (_engine(model, setup, batch, config) for _ in range(2))
     free, bound, ratios = list[float](), list[float](), list[float]()
     for number, (wish, script) in enumerate(known):
         model.script = script
-        sampling = Sampling(temperature=0.0, max_tokens=len(script), ignore_eos=True)
+        sampling = replace(settings, max_tokens=len(script))
         try:
             for _ in range(batch):
                 held.add(PROMPT, replace(sampling, constraint=wish))

@@ -188,10 +188,10 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
             f"{masks.PASS_MS:.0f} ms at {over}."
         )
     for name, case in found["steps"].items():
-        for batch, times in case["batches"].items():
+        for batch, way, times in ((b, w, t) for b, ways in case["batches"].items() for w, t in ways.items()):
             plain = f"{times['plain_ms']:.1f} ms"
             yield (
-                f"A step over {Path(name).name} ({case['tokens']} tokens), batch of {batch}: {plain} "
+                f"A step over {Path(name).name} ({case['tokens']} tokens), batch of {batch}, {way}: {plain} "
                 f"without a constraint, {times['held_ms']:.1f} with it: {times['added']:+.1%} (median), "
                 f"{times['added_all']:+.1%} in all."
             )

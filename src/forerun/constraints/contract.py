@@ -41,11 +41,15 @@ class Compiler(Member):
 
 
 class Guides:
-    """Guides for the requests of one engine; what was compiled last is kept, as requests come with the same schema."""
+    """Guides for the requests of one engine; what was compiled last is kept, as requests come with the same schema.
 
-    def __init__(self, compiler: Callable[[str], Compiler], vocab: int) -> None:
+    `beside`: masks are found on another thread during passes. Where these have all cores, that costs what it saves
+    and makes the slowest steps slower.
+    """
+
+    def __init__(self, compiler: Callable[[str], Compiler], vocab: int, *, beside: bool = True) -> None:
         self._vocab = vocab
-        self._pool = ThreadPoolExecutor(1, "forerun-masks")  # its thread starts when it is first needed
+        self._pool = ThreadPoolExecutor(1, "forerun-masks") if beside else None  # a thread once it is first needed
         self._compiler = lru_cache(maxsize=_COMPILERS)(compiler)
         self._kept, self._lock = dict[Constraint, Callable[[], Matcher]](), Lock()  # what was asked for last at the end
 

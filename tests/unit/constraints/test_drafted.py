@@ -11,6 +11,7 @@ from itertools import count
 import jsonschema
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,13 +19,16 @@ from forerun.build import guides_for, setup_for
 from forerun.config import Config
 from forerun.drafters.contract import SoloDrafter
 from forerun.models.toy import ToyModel
+from forerun.rng import CounterRng
+from forerun.sampling import Rows, Shaper
 from forerun.testing import Ask, Toy
-from forerun.types import Constraint, Draft, Facts, Sampling
+from forerun.types import Constraint, Context, Draft, Facts, Output, Sampling
 
 WORDS = (*'{}[]":,-. 019ab\n', '{"', '":', "tr", "ue", "true", "null", "1.", "<end>")
 EOS, STEPS, MOST = len(WORDS) - 1, 2000, 24
 MODEL = ToyModel(words=WORDS, eos=(EOS,), seed=3)
-GUIDES = guides_for(setup_for(Config(), MODEL))
+SETUP = setup_for(Config(), MODEL)
+GUIDES = guides_for(SETUP)
 LEAVES = st.sampled_from(
     [
         *({"type": kind} for kind in ("boolean", "null", "integer", "number")),
@@ -158,6 +162,53 @@ def test_looking_ahead_changes_nothing(schema, random):
             return
         text.append(random.choice(choices))
         assert guide.advance(text[-1]) == other.advance(text[-1])
+
+
+@given(SCHEMAS, st.randoms(use_true_random=False))
+def test_greedy_rows_are_those_of_all_masks(schema, random):
+    """Of every node, whether its best token is allowed or not; masks are asked for only where it is not."""
+    wish, numbers = Constraint("json_schema", json.dumps(schema)), torch.Generator().manual_seed(random.randrange(99))
+    context = Context(0, [0], 1, Sampling(temperature=0.0, constraint=wish), CounterRng(0), guide=fresh(wish, []))
+    asked = counted(context.guide)
+    for _ in range(8):
+        wanted = Shaper(context.sampling, context.tokens, 1, (EOS,), fresh(wish, context.tokens[1:]))
+        draft = Draft.chain([random.randrange(len(WORDS)) for _ in range(random.choice((0, 3)))])
+        count = len(draft) + 1
+        logits = torch.randn(count, len(WORDS), generator=numbers)
+        right = random.random() < 0.5
+        if right:
+            allowed = wanted.guide.masks([draft.tokens[:row] for row in range(count)])
+            logits = torch.where(torch.from_numpy(allowed | ~allowed.any(-1, keepdims=True)), logits, -9.0)
+        best = logits.argmax(-1).tolist()
+        bent, stuck = wanted.bent(logits, lambda row, draft=draft: draft.tokens[:row])
+        if stuck[0]:
+            return
+        asked.clear()
+        rows = Rows(Output(logits, tuple(best), (0.0,) * count), context, draft, (EOS,))
+        assert rows.stuck == {row - 1 for row in range(count) if stuck[row]}
+        assert [rows[row - 1].only for row in range(count)] == bent.argmax(-1).tolist()
+        assert len(asked) == bool(stuck.any() or best != bent.argmax(-1).tolist())
+        token = rows[-1].only
+        if token == EOS or context.guide.advance(token):
+            return
+        context.tokens.append(token)
+
+
+def counted(guide):
+    """What masks are asked of it."""
+    asked, masks = [], guide.masks
+    guide.masks = lambda paths: asked.append(paths) or masks(paths)
+    return asked
+
+
+def test_masks_are_foreseen_where_they_were_asked_for_and_a_core_is_left():
+    wish = Constraint("json_schema", '{"type": "boolean"}')
+    for beside in (True, False):
+        guide = guides_for(SETUP, beside=beside)(wish, frozenset({EOS}))
+        guide.foresee([(WORDS.index("tr"),)])
+        assert (guide._ahead is not None) is beside
+        guide.foresee([(WORDS.index("true"),)])
+        assert guide._ahead is None, "nobody has asked since"
 
 
 def interrupted(guide, paths, after):
