@@ -432,6 +432,20 @@ def schema_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def guided_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per figure, without the method and with it."""
+    return [
+        (
+            f"`{case['method']}`",
+            case["work"],
+            case["figure"],
+            *(f"{round(case[side], 4):.4g}" for side in ("without", "within")),
+            case["over"],
+        )
+        for case in report["cases"]
+    ]
+
+
 VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
@@ -496,6 +510,7 @@ TABLES = {
     "stores": (STORES, store_rows),
     "idle": (IDLE, idle_rows),
     "schema": (SCHEMA, schema_rows),
+    "guided": (("method", "work", "figure", "without", "with", "over"), guided_rows),
     "soak": (("kind of client", "requests", "answered wrongly"), soak_rows),
     "acceptance": (("shape", "k"), acceptance_rows),
     "roofline": (ROOFLINE, roofline_rows),

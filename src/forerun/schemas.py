@@ -5,6 +5,7 @@ Does not: know what keywords mean, but that a `$ref` leads somewhere; say what i
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ def _measured(name: str, text: str, at: int, bounds: Bounds) -> int:
 
 def _look(name: str, schema: Any, bounds: Bounds) -> None:  # noqa: ANN401 - JSON
     waiting: list[tuple[Any, int]] = [(schema, 1)]
-    nodes = 0
+    nodes, own = 0, {"", *_names(schema)}
     while waiting:
         node, depth = waiting.pop()
         if not isinstance(node, (dict, list)):
@@ -63,9 +64,17 @@ def _look(name: str, schema: Any, bounds: Bounds) -> None:  # noqa: ANN401 - JSO
         for got, most, what in (*counts, (len(node), *(wide if isinstance(node, dict) else long))):
             if got > most:
                 raise _refusal(name, "has", f"{got} {what}", most)
-        if isinstance(node, dict) and isinstance(place := node.get("$ref"), str) and not place.startswith("#"):
+        place = node.get("$ref") if isinstance(node, dict) else None
+        if isinstance(place, str) and place.partition("#")[0] not in own:
             raise RequestError(f"constraint {name!r} refers to {place!r:.60}; put it into the schema's own $defs.")
         waiting += [(inner, depth + 1) for inner in (node.values() if isinstance(node, dict) else node)]
+
+
+def _names(schema: Any) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """What the whole schema calls itself."""
+    for word in ("$id", "id") if isinstance(schema, dict) else ():
+        if isinstance(name := schema.get(word), str):
+            yield name.partition("#")[0]
 
 
 def _refusal(name: str, has: str, what: str, most: int) -> RequestError:

@@ -372,6 +372,17 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     click.echo(as_json(found))
 
 
+@command.command("guided")
+def guided() -> None:
+    """Measure what constraints and searches bring, each beside what is written without it."""
+    from forerun.bench import guided as benchmark
+    from forerun.bench.report import as_json
+
+    found = benchmark.run(benchmark.Order())
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @click.command("replay")
 @click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--drafter", "drafters", multiple=True, default=["ngram"], help="Who guesses; may be repeated [ngram].")

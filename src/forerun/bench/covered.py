@@ -37,7 +37,8 @@ SETS = {  # a file that each has, and all that it is made of
 }
 DIALECTS = {".gbnf": "gbnf", ".ebnf": "gbnf", ".lark": "lark"}
 _DRAFT7 = "http://json-schema.org/draft-07/schema#"
-_LARGE = 1 << 22  # characters of a schema: the limit by size is a server's, and says nothing of the grammar
+_LARGE = 1 << 22  # of anything in a schema: limits by size are a server's, and say nothing of the grammar
+_SIZED = ",".join(f"{limit}={_LARGE}" for limit in ("most", "nodes", "names", "entries"))
 _MANY = 12  # rows of the table of refusals
 _TRIES = 2000  # ways to go on that are looked at, while a value is written in another form
 
@@ -134,7 +135,7 @@ def _rows(path: Path) -> Iterator[Row]:
 def _schema(row: Mapping[str, Any]) -> Row:
     tests = [(test["data"], bool(test["valid"])) for test in row["tests"]]
     text = json.dumps(row["schema"], ensure_ascii=False)
-    return Row(Constraint(f"json_schema:most={_LARGE}", text), tests, row["schema"])
+    return Row(Constraint(f"json_schema:{_SIZED}", text), tests, row["schema"])
 
 
 def measure(rows: Iterator[Row], setup: Setup) -> Found:

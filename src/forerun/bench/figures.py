@@ -5,6 +5,7 @@ Does not: assume a distribution. The spread is the range of the middle half of t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -38,3 +39,21 @@ class Spread:
         if self.runs < 2:  # noqa: PLR2004 - one run has no spread
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One figure, without a method and with it."""
+
+    method: str
+    work: str
+    figure: str
+    without: float
+    within: float
+    over: str  # how many texts, places or pairs
+
+    @classmethod
+    def means(cls, method: str, work: str, figure: str, sides: Sequence[Sequence[float]], over: str) -> "Beside":
+        """The mean of each side's values."""
+        free, held = sides
+        return cls(method, work, figure, fmean(free), fmean(held), over)

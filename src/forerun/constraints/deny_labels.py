@@ -18,7 +18,7 @@ from forerun.walk import BYTES, ByteRules, States, Walk, letters
 class DenyLabelsCompiler(Compiler):
     """Text: the labels with commas between, or a JSON list of them where these have commas."""
 
-    facts = Facts(keys=("deny-labels",), paper="2309.09826")
+    facts = Facts(keys=("deny-labels",), paper="2309.09826", evidence="docs/results/README.md#guided")
     example = "ab,ca"
 
     @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A JSON value that is valid by a JSON Schema (Geng et al. 2025, 2501.10868).
 
+What llguidance has no word for and can be said in others is: `not` of a `not`, `dependencies` and their later names.
 Does not: check formats that llguidance does not know, or fetch schemas from elsewhere: such a schema is refused. Let
 properties come in another order than the schema's, or a whole number be written as 1.0, though both are valid.
 """
@@ -18,6 +19,8 @@ from forerun.types import Facts, Setup
 
 _EARLY = re.compile(r"/draft-0[3-7]/")  # beside a $ref nothing else counts
 _DATA = ("enum", "const", "default", "examples")  # what is below is no schema
+_IMPLYING = ("dependencies", "dependentRequired", "dependentSchemas")  # where a name is, further things are needed
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", *_IMPLYING)  # what is below are names
 _COUNTS = {
     *("type", *_DATA[:2], "format", "pattern", "minLength", "maxLength", "minimum", "maximum"),
     *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "properties", "required", "additionalProperties"),
@@ -60,19 +63,51 @@ def _meant(text: str) -> str:
     if text.strip() == "true":
         return "{}"
     try:
-        schema = json.loads(text) if '"$ref"' in text else None
+        schema = json.loads(text) if any(f'"{name}"' in text for name in ("$ref", "not", *_IMPLYING)) else None
         early = isinstance(schema, dict) and _EARLY.search(str(schema.get("$schema")))
-        return json.dumps(_alone(schema)) if early else text
+        known = _alone(schema) if early else schema
+        told = _restated(known)
+        return text if told == schema else json.dumps(told)
     except (ValueError, RecursionError):
         return text
 
 
 def _alone(schema: Any) -> Any:  # noqa: ANN401 - JSON
     """The schema without what stands beside a $ref."""
+    if not isinstance(schema, dict):
+        return _inside(_alone, schema)
+    refers = isinstance(schema.get("$ref"), str)
+    return _inside(_alone, {name: part for name, part in schema.items() if not (refers and name in _COUNTS)})
+
+
+def _restated(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """What llguidance does not know, in words that it does: not not A is A, and A implies B is no A, or B."""
+    known = _inside(_restated, schema)
+    if not isinstance(known, dict) or not isinstance(known.get("allOf", []), list):
+        return known
+    parts = list[Any]()
+    if isinstance(denied := known.get("not"), dict) and denied.keys() == {"not"}:
+        parts.append(known.pop("not")["not"])
+    for word in _IMPLYING:
+        if isinstance(known.get(word), dict):
+            needs = {name: {"required": need} if isinstance(need, list) else need for name, need in known[word].items()}
+            parts += [{"anyOf": [{"properties": {name: False}}, need]} for name, need in needs.items()]
+            del known[word]
+    return {**known, "allOf": [*known.get("allOf", ()), *parts]} if parts else known
+
+
+def _inside(change: Callable[[Any], Any], schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """A copy whose sub-schemas are changed; names of properties are no keywords."""
     if isinstance(schema, list):
-        return [_alone(part) for part in schema]
+        return [change(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    refers = isinstance(schema.get("$ref"), str)
-    kept = {name: part for name, part in schema.items() if not (refers and name in _COUNTS)}
-    return {name: part if name in _DATA else _alone(part) for name, part in kept.items()}
+    return {name: _part(change, name, part) for name, part in schema.items()}
+
+
+def _part(change: Callable[[Any], Any], name: str, part: Any) -> Any:  # noqa: ANN401 - JSON
+    if name in _DATA:
+        return part
+    if name in _NAMED and isinstance(part, dict):
+        return {key: change(inner) for key, inner in part.items()}
+    return change(part)

@@ -26,7 +26,7 @@ from forerun.walk import ByteRules, letters, trie
 class MonitorsCompiler(Compiler):
     """Text: a registered monitor's name, or a JSON table: what follows what, as in {"self.": ["name", "size"]}."""
 
-    facts = Facts(keys=("monitors",), paper="2306.10763")
+    facts = Facts(keys=("monitors",), paper="2306.10763", evidence="docs/results/README.md#guided")
     example = '{"a": ["b", "ca"], "b": ["c"]}'
 
     @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent / "languages"
 class SyncodeCompiler(Compiler):
     """Text: the name of a language."""
 
-    facts = Facts(keys=("syncode",), paper="2403.01632")
+    facts = Facts(keys=("syncode",), paper="2403.01632", evidence="docs/results/README.md#guided")
     example, words = "arithmetic", ("1", "-", "(")
 
     @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class AsapDecoder(Decoder):
         exact=False,
         law="the model's distribution given the constraint, which the samples of a prompt approach",
         learns=True,
+        evidence="docs/results/README.md#guided",
     )
 
     @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class DynamicBeamAllocationDecoder(Decoder):
         needs=frozenset({Need.BRANCHING}),
         exact=False,
         law="the likeliest text with all phrases that its beams find",
+        evidence="docs/results/README.md#guided",
     )
 
     @dataclass(frozen=True)

@@ -93,6 +93,7 @@ class ExactExtractDecoder(Decoder):
         needs=frozenset({Need.BRANCHING}),
         exact=False,
         law="the one most probable span of the prompt",
+        evidence="docs/results/README.md#guided",
     )
 
     @dataclass(frozen=True)

@@ -235,6 +235,7 @@ class Reply(Response):
     def _lines(self, news: News) -> bytes:
         """One part per choice that there is news of, or per step of it where steps are asked for."""
         lines: list[bytes] = []
+        bare = self.steps is None and not self.order.counted
         for index in dict.fromkeys(index for index, _ in news):
             events = [event for i, event in news if i == index]
             new, last = self.told[index].take(), self.told[index].last
@@ -243,7 +244,7 @@ class Reply(Response):
             if self.steps is not None:
                 lines += [self._said(index, [event], ("", []), None) for event in events[:-1]]
                 events = events[-1:]
-            if last is not None or new[1] or self.told[index].report is not None or self.steps is not None:
+            if last is not None or new[1] or self.told[index].report is not None or not bare:
                 lines.append(self._said(index, events, new, last))
             elif new[0]:
                 lines.append(self._grown(index, new[0]))
@@ -266,7 +267,7 @@ class Reply(Response):
         return self._part(choice)
 
     def _part(self, choice: Json) -> bytes:
-        asked: dict[str, Any] = {"usage": None} if self.order.usage else {}
+        asked: dict[str, Any] = {"usage": self._usage() if self.order.counted else None} if self.order.usage else {}
         return encode({**self.head, "object": self.order.shape.part, "choices": [choice], **asked})
 
 

@@ -63,6 +63,7 @@ class Body(BaseModel):
 class StreamOptions(Body):
     called: ClassVar[str] = "stream_options"
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # with that: in every part
     include_steps: bool = False
 
 

@@ -45,6 +45,7 @@ class Order:
     stream: bool
     usage: bool  # at the end of a stream
     steps: bool  # in each part of one
+    counted: bool  # usage so far in each part, where it is wanted at the end
     calling: Calling | None = None  # where tools may be called
 
 
@@ -221,7 +222,9 @@ class Service:
 
 def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:
     asked = body.stream_options or StreamOptions()
-    return Order(shape, asks, body.n, echoes, body.stream, asked.include_usage, asked.include_steps)
+    return Order(
+        shape, asks, body.n, echoes, body.stream, asked.include_usage, asked.include_steps, asked.continuous_usage_stats
+    )
 
 
 def _asks(

@@ -24,7 +24,7 @@ from forerun.errors import ConfigError, RequestError
 from forerun.models.contract import Model
 from forerun.models.toy import ToyModel
 from forerun.registry import Registry
-from forerun.rng import Purpose, Rng
+from forerun.rng import CounterRng, Purpose, Rng
 from forerun.sampling import path_to
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
@@ -335,6 +335,29 @@ def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT, past: Ask 
         return [text.tokens for text in texts[: len(rngs)]]
 
     return outcomes(run, TOGETHER if solo else 1)  # a run comes again only where its budgets do
+
+
+def law_after(toy: Toy, prompt: Tokens, sampling: Sampling, past: int) -> Table:
+    """The exact law of a prompt's next sample, behind `past` earlier ones of the same scope."""
+
+    def run(rngs: Sequence[Rng]) -> list[Tokens]:
+        rig = toy.build()
+        rig.scopes = None
+        for seed in range(past):
+            rig.write([Ask(prompt, sampling, CounterRng(seed))])
+        (text,) = rig.write([Ask(prompt, sampling, rngs[0])])
+        is_sound(rig)
+        return [text.tokens]
+
+    return outcomes(run)
+
+
+def conditional(model: Model, prompt: Tokens, sampling: Sampling) -> Table:
+    """The model's law, as if nothing was constrained, of those texts that the constraint allows."""
+    reference, length = Reference(model), sampling.max_tokens or LENGTH
+    free = reference.law(prompt, replace(sampling, constraint=None), length)
+    allowed = {text: free[text] for text in reference.law(prompt, sampling, length)}
+    return {text: weight / sum(allowed.values()) for text, weight in allowed.items()}
 
 
 def spelled(toy: Toy) -> str:

@@ -62,6 +62,24 @@ def test_a_stream_says_the_whole_with_usage_at_its_end(client):
     assert [stats[i] for i in range(2)] == [c.speculative_decoding_stats for c in whole.choices]
 
 
+def test_usage_is_counted_in_every_part_where_that_is_asked(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {
+        "model": "reference",
+        "prompt": PROMPT,
+        "max_tokens": 30,
+        "stream": True,
+        "extra_body": {"ignore_eos": True},
+    }
+    *parts, end = client.completions.create(**asked, stream_options=options)
+    counts = [part.usage.completion_tokens for part in parts]
+    assert counts == sorted(set(counts))
+    assert 0 < counts[0] < counts[-1] == end.usage.completion_tokens == 30
+    assert {part.usage.prompt_tokens for part in parts} == {end.usage.prompt_tokens}
+    without = client.completions.create(**asked, stream_options={"continuous_usage_stats": True})
+    assert {part.usage for part in without} == {None}
+
+
 def test_chat_is_the_librarys(client, library):
     found = client.chat.completions.create(model="reference", messages=CHAT, temperature=0, max_completion_tokens=40)
     expected = library.chat(CHAT, Sampling(temperature=0, max_tokens=40))

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given
@@ -150,3 +151,47 @@ def test_beside_a_reference_of_an_early_draft_nothing_counts():
     assert first(schema) == [False, False, True]
     assert first({**schema, "$schema": "http://json-schema.org/draft-07/schema#"}) == [True, False, True]
     assert first(True) == [True, True, True]
+
+
+VALUES = [{}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}, {"a": 1, "c": 1}, {"a": "x"}, {"a": 1, "b": "x"}, [], [1], 1, "x"]
+VALUES += [{"not": {"not": 1}}, {"dependencies": 1}, {"dependencies": "x"}]
+ORDER = {name: {} for name in "abc"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": ORDER, "dependencies": {"a": ["b"]}},
+        {"properties": ORDER, "dependentRequired": {"a": ["b"], "c": ["a"]}},
+        {"properties": ORDER, "dependentSchemas": {"a": {"properties": {"b": {"type": "string"}}, "required": ["b"]}}},
+        {"properties": ORDER, "dependencies": {"a": {"dependencies": {"b": False}}}},
+        {"not": {"not": {"type": "integer"}}},
+        {"allOf": [{"type": "object"}], "properties": ORDER, "not": {"not": {"required": ["a"]}}},
+        {"enum": [{"not": {"not": 1}}, 1], "not": {"not": {}}},
+        {"properties": {"dependencies": {"type": "integer"}, "not": {"not": {"not": {}}}}},
+        {"$id": "http://a.example/b#", "items": {"$ref": "http://a.example/b"}, "type": "array"},
+    ],
+)
+def test_what_has_no_word_is_said_in_others(schema):
+    """A token per value: its mask says what another library says of it."""
+    dialect = jsonschema.Draft7Validator if "dependencies" in schema else jsonschema.Draft202012Validator
+    words = (*map(json.dumps, VALUES), "{", "[")  # llguidance wants a token for what must come
+    guides = guides_for(setup_for(Config(), ToyModel(words=words)))
+    mask = guides(Constraint("json_schema", json.dumps(schema)), frozenset()).masks([()])[0, : len(VALUES)]
+    assert mask.tolist() == [dialect(schema).is_valid(value) for value in VALUES]
+    assert len(set(mask.tolist())) == 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"not": {"not": {"type": "integer"}}}},
+        {"allOf": 1, "not": {"not": {}}},
+        {"dependencies": {"a": 1}},
+    ],
+)
+def test_what_cannot_be_said_is_refused(schema):
+    """A property may be called `not`; and what is no schema is refused, not broken by."""
+    guides = guides_for(setup_for(Config(), ToyModel(3)))
+    with pytest.raises(RequestError, match="does not compile"):
+        guides(Constraint("json_schema", json.dumps(schema)), frozenset())

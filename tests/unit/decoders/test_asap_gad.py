@@ -8,7 +8,8 @@ from forerun.decoders.asap_gad import Beginning
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng
 from forerun.testing import Ask, Toy
-from forerun.testing.exhaustive import distance, outcomes
+from forerun.testing.exhaustive import distance
+from forerun.testing.laws import conditional, law_after
 from forerun.testing.reference import Reference
 from forerun.types import Constraint, Sampling
 
@@ -17,30 +18,6 @@ WISH = Constraint("choice", "aab,abb,baa,bcc,cab,cca")
 SAMPLING = Sampling(max_tokens=3, constraint=WISH)
 SHAPED = replace(SAMPLING, temperature=0.7, repetition_penalty=1.3, frequency_penalty=0.6)
 TREE = "draft-model:model=toy:100,depth=2,tree=level"
-
-
-def conditional(model, sampling):
-    """The model's law, without the constraint, of the texts that the constraint allows."""
-    reference = Reference(model)
-    free = reference.law(PROMPT, replace(sampling, constraint=None), 3)
-    allowed = reference.law(PROMPT, sampling, 3)
-    total = sum(free[text] for text in allowed)
-    return {text: free[text] / total for text in allowed}
-
-
-def law_after(toy, sampling, past):
-    """The exact law of the next sample, behind `past` earlier ones of the same prompt."""
-
-    def run(rngs):
-        rig = toy.build()
-        for seed in range(past):
-            rig.write([Ask(PROMPT, replace(sampling, seed=seed), CounterRng(seed))])
-        assert rig.engine.stats.draft_failures == 0
-        (text,) = rig.write([Ask(PROMPT, sampling, rngs[0])])
-        assert text.error is None
-        return [text.tokens]
-
-    return outcomes(run)
 
 
 class Alone(Toy):
@@ -56,10 +33,10 @@ class Alone(Toy):
 @pytest.mark.parametrize("drafter", ["none", TREE])
 def test_the_law_of_samples_falls_to_the_conditional_one(drafter, sampling):
     model = ToyModel(3, 0)
-    wanted = conditional(model, sampling)
-    toy = Alone(decoder="asap-gad", drafter=drafter, model=model)
-    far = [distance(law_after(toy, sampling, past), wanted) for past in (0, 60)]
-    masked = distance(law_after(Alone(drafter=drafter, model=model), sampling, 60), wanted)
+    wanted = conditional(model, PROMPT, sampling)
+    toy = Toy(decoder="asap-gad", drafter=drafter, model=model)
+    far = [distance(law_after(toy, PROMPT, sampling, past), wanted) for past in (0, 60)]
+    masked = distance(law_after(Toy(drafter=drafter, model=model), PROMPT, sampling, 60), wanted)
     assert far[0] == pytest.approx(masked)
     assert masked > 0.02, "plain masking is right here; the test shows nothing"
     assert far[-1] < 1e-9, far
@@ -90,7 +67,8 @@ def test_a_wrong_share_is_seen(monkeypatch):
 
     monkeypatch.setattr(Beginning, "settle", own_weight_only)
     model = ToyModel(3, 0)
-    far = distance(law_after(Alone(decoder="asap-gad", model=model), SAMPLING, 60), conditional(model, SAMPLING))
+    found = law_after(Toy(decoder="asap-gad", model=model), PROMPT, SAMPLING, 60)
+    far = distance(found, conditional(model, PROMPT, SAMPLING))
     assert far > 1e-3
 
 
