@@ -51,6 +51,7 @@ class Facts:
     clocked: bool = False  # what it does depends on measured times; so do a seed's uncoupled texts
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
+    silent: bool = False  # a drafter that never drafts, so that nobody need ask
     lesson: int = 0  # nodes of a draft from whose rows a drafter learns what fewer would not teach, accepted or not
     learns: bool = False  # a drafter or decoder that goes by other requests of the same scope; so do a seed's texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains

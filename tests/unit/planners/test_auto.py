@@ -124,6 +124,8 @@ def test_a_lesson_is_verified_whole_or_not_drafted():
     taught = play(planner(curve, lesson=4), two, 200, verified=True)
     assert min(share for (share,) in taught if share) == 4
     assert max(share for (share,) in play(planner(STEEP, lesson=4), two, 200)[-40:]) == 0
+    knee = Costs((1, 2, 3, 64), (1.0, 1.05, 2.5, 70.0))  # one node would be best
+    assert {share for (share,) in play(planner(knee, lesson=4), two, 100)} & {1, 2, 3} == set()
     assert planner(curve, most=3, lesson=4).lesson == 3
 
 
