@@ -153,7 +153,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     fits(f"drafter {choices.drafter.name!r}", drafter)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
     far = runner.padded is not None
-    planner: Planner = choices.planner.member(choices.planner.options, setup)
+    planner: Planner = choices.planner.member(choices.planner.options, replace(setup, drafter=drafter.facts))
     fits(f"decoder {choices.decoder.name!r}", choices.decoder.member)
     parts = Parts(Planned(guard, planner), choices.verifier.member(choices.verifier.options), setup, far)
     members = Members(

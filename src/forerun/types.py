@@ -52,6 +52,8 @@ class Facts:
     clocked: bool = False  # what it does depends on measured times; so do a seed's uncoupled texts
     solo: bool = False  # a planner by which a request's budgets depend on its own past alone, not on company or load
     shares: bool = False  # a cache that can reuse the prefix of another request
+    silent: bool = False  # a drafter that never drafts, so that nobody need ask
+    lesson: int = 0  # nodes of a draft from whose rows a drafter learns what fewer would not teach, accepted or not
     learns: bool = False  # a drafter or decoder that goes by other requests of the same scope; so do a seed's texts
     branches: bool = True  # a cache that holds trees of unjudged tokens, not only chains
     ahead: bool = False  # a drafter that goes on behind `Context.ahead`
@@ -716,6 +718,7 @@ class Setup:
     open_drafter: Callable[[str, "Setup"], Any]  # a further drafter, spelled; its failures cost its drafts only
     costs: Callable[[], Costs]  # of the target's passes; measured when nobody has before, on this machine
     open_tree: Callable[[str], Any]  # the shape of drafts: a trees.contract.Tree, as it is spelled
+    drafter: Facts = Facts()  # what the chosen drafter declares; for planners
     hidden_size: int = 0
     num_layers: int = 0
     companion: str | None = None  # folder of the drafter that the target's own folder names

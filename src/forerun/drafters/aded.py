@@ -91,6 +91,7 @@ class AdedDrafter(SoloDrafter):
         paper="2407.12021",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         learns=True,
+        lesson=6,
         evidence="docs/results/README.md#drafts",
     )
 

@@ -5,7 +5,8 @@ and behind the last token and every token of the trunk the newest guesses of one
 after a tooth completes an n-gram; the comb then moves on by the tokens that were written. The verification branch is
 up to `guesses` n-grams that begin where the text ends. The paper's mask over its window is the mask of this tree.
 Different from the paper: the comb's own nodes are judged, too, so a window that is right is taken at once; equal
-beginnings are one node; teeth begin as pieces of the text, so there are no steps that only fill the window.
+beginnings are one node; teeth begin as pieces of the text, so there are no steps that only fill the window; where
+nodes are few they are n-grams, which come true, before they are columns, which teach.
 Does not: draw guesses; where a request samples, a guess is accepted with the probability of its token.
 """
 
@@ -18,6 +19,7 @@ from forerun.drafting.trie import ROOT, Trie
 from forerun.errors import ConfigError
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
+GUESS, TOOTH = 0.6, 0.05  # confidence in an n-gram's token, and in a column's
 _NOTHING = Draft()
 Gram = tuple[int, ...]
 
@@ -98,10 +100,10 @@ class LookaheadDrafter(SoloDrafter):
             return _NOTHING
         self._read(state, tokens)
         self._fill(state, tokens)
-        trie = Trie(budget)
+        trie, span = Trie(budget), self.options.ngram - 1
+        most = budget // 2 if budget >= 4 * span else budget  # room for two of both, or n-grams alone
         for gram in state.pool.latest(tokens[-1]):
-            if len(trie) + len(gram) <= budget // 2:
-                trie.add(gram)
+            trie.add(gram[: most - len(trie)], ROOT, GUESS)
         state.ends, state.size = self._comb(state, trie), len(trie)
         return state.purse.pay(trie.draft("lookahead"))
 
@@ -127,11 +129,11 @@ class LookaheadDrafter(SoloDrafter):
         below, ends = ROOT, list[int]()
         for column, teeth in enumerate(state.teeth):
             if column:
-                found = trie.add(state.trunk[column - 1 : column], below)
+                found = trie.add(state.trunk[column - 1 : column], below, TOOTH)
                 if not found:
                     break
                 below = found[0]
-            nodes = trie.add(teeth, below)
+            nodes = trie.add(teeth, below, TOOTH)
             if len(nodes) < len(teeth):
                 break
             ends.append(nodes[-1])

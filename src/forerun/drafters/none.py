@@ -14,7 +14,7 @@ _NOTHING = Draft()
 class NoDrafter(SoloDrafter):
     """Always an empty draft."""
 
-    facts = Facts()
+    facts = Facts(silent=True)
 
     @dataclass(frozen=True)
     class Options:

@@ -43,6 +43,7 @@ class TokenRecyclingDrafter(SoloDrafter):
         paper="2408.08696",
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         learns=True,
+        lesson=6,
         evidence="docs/results/README.md#recycling-80",
     )
 

@@ -19,10 +19,11 @@ from forerun.drafters.contract import SoloDrafter
 from forerun.drafting.ahead import filler, speakers
 from forerun.drafting.purse import Purse
 from forerun.drafting.top import likeliest
-from forerun.drafting.trie import Trie
+from forerun.drafting.trie import ROOT, Trie
 from forerun.errors import ConfigError
 from forerun.types import Context, Draft, Facts, Need, Outcome, Setup
 
+COPIED, GUESS, BESIDE, NOISE = 0.6, 0.2, 0.1, 0.02  # confidence, by what a node is
 _NOTHING = Draft()
 _STEP = 0.5  # what a level costs in the order of the tree's paths, where a rank costs 1
 
@@ -97,11 +98,12 @@ class TrJacobiDrafter(SoloDrafter):
         self._read(state, tokens)
         trie, candidates = Trie(budget), state.candidates[: options.noise]
         row = [ranked[0] for ranked in candidates]
-        trie.add([*row, *self._noise(state, tokens, row)])
-        trie.add(self._copied(state, tokens))
+        trie.add(self._copied(state, tokens), ROOT, COPIED)
+        trie.add(row, ROOT, GUESS)
+        trie.add([*row, *self._noise(state, tokens, row)], ROOT, NOISE)
         if candidates:
             for path in template(len(candidates), options.width, options.leaves):
-                trie.add([ranked[rank] for ranked, rank in zip(candidates, path, strict=False)])
+                trie.add([ranked[rank] for ranked, rank in zip(candidates, path, strict=False)], ROOT, BESIDE)
         return state.purse.pay(trie.draft("tr-jacobi-msn"))
 
     def _read(self, state: _State, tokens: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ times differ.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import inf
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class AutoPlanner(Planner):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.setup = options, setup
+        self.lesson = min(setup.drafter.lesson, options.most)
         self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
@@ -56,7 +58,8 @@ class AutoPlanner(Planner):
         self.close, self.young = True, True  # whether this step is looked at closely; whether there is much to learn
         self.resumed = 0  # step after which there were drafts again
         self.shares = NOBODY  # requests, room, and what each gets
-        self.rest, self.again = APART, 0  # steps between two looks where nothing pays; the step of the next
+        self.rest = APART  # steps between two looks where nothing pays
+        self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
         self.passes = cache(self._passes)
@@ -81,6 +84,8 @@ class AutoPlanner(Planner):
             self.close, self.made = True, {}
             return [0] * len(batch)
         same = self.shares[:2] == (ids, room)
+        if same and not self.trusts.of:
+            return list(self.shares[2])  # nothing has come of it yet
         due = not same or self.steps >= self.again
         self.close = due or self.young or self.steps % APART == 0
         if not self.close:
@@ -100,29 +105,37 @@ class AutoPlanner(Planner):
         return list(shares)
 
     @property
+    def least(self) -> int:
+        """Nodes of a draft."""
+        return max(self.lesson, 1)
+
+    @property
     def solvent(self) -> bool:
         """Whether drafts may go on as they are."""
         return self.vain <= LOAN + VAIN * self.steps
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
-        most, left = min(self.options.most, room // len(batch)), room - sum(shares)
+        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(len(batch), self.least))
         for i, context in enumerate(batch):
             record = self.requests.of(context)
-            more = min(TRIED, most - shares[i], left)
-            if self.steps >= record.tried + PATIENCE and more >= 0:
+            more = min(TRIED if shares[i] else self.least, most - shares[i])
+            if self.steps >= record.tried + PATIENCE and 0 <= more <= left:
                 record.tried, shares, left = self.steps, [*shares[:i], shares[i] + more, *shares[i + 1 :]], left - more
                 self.trying.add(context.id)
         return shares
 
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
-        """Nodes in falling order of what they are worth, as far as tokens per second rise; one each, at first."""
-        most = self.options.most
+        """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
+        most, least = self.options.most, self.least
         if not self.toll.lines:
-            return [min(1, room // len(batch))] * len(batch)
+            count = min(max(len(batch) // least, 1), room // least)
+            return [least] * count + [0] * (len(batch) - count)
         general = self.everybody.hoped()
         worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
-        worths = np.minimum.accumulate(np.array(worth), axis=1)  # a node is not worth more than those before it
+        worths = np.array(worth)
+        worths[:, :least] = worths[:, :least].mean(1, keepdims=True)  # all or none
+        worths = np.minimum.accumulate(worths, axis=1)  # a node is not worth more than those before it
         order = np.argsort(-worths, axis=None, kind="stable")[:room]
         longest, drafting = np.maximum.accumulate(order % most + 1), np.cumsum(order % most == 0)
         lines = np.array([self.toll.line(requests) for requests in range(1, len(batch) + 1)])[drafting - 1]
@@ -130,7 +143,9 @@ class AutoPlanner(Planner):
         seconds = self.slow * np.interp(rows, np.arange(len(order) + 1), self.passes(len(batch), len(order)))
         seconds[1:] += lines[:, 0] + lines[:, 1] * longest
         tokens = len(batch) + np.concatenate(([0.0], np.cumsum(worths.ravel()[order])))
-        count = int((tokens / (seconds + self.toll.without(len(batch)))).argmax())
+        rates = tokens / (seconds + self.toll.without(len(batch)))
+        rates[1:][order % most < least - 1] = 0.0
+        count = int(rates.argmax())
         shares: list[int] = np.bincount(order[:count] // most, minlength=len(batch)).tolist()
         return shares
 
@@ -150,17 +165,16 @@ class AutoPlanner(Planner):
         worths = [self._worth(draft, luck) for draft, luck in zip(drafts, lucks, strict=True)]
         taken = self._paying(worths)
         for i, context in enumerate(batch):
-            if context.id in self.trying and len(taken[i]) < min(TRIED, len(drafts[i])):
-                order = sorted(range(len(drafts[i])), key=lambda node, i=i: -worths[i][node])  # type: ignore[misc]
-                taken[i] = order[:TRIED]
-            taken[i].sort()
+            least = max(self.lesson, TRIED if context.id in self.trying else 0)
+            taken[i] = sorted(taken[i] if len(taken[i]) >= least else _likeliest(worths[i], least))
             self.made[context.id] = Made(self.made[context.id].asked, worths[i], taken[i], lucks[i])
         return [draft.only(nodes) for draft, nodes in zip(drafts, taken, strict=True)]
 
     def _quickly(self, context: Context, draft: Draft) -> Draft:
         """What is worth as much as a node cost when this was looked at closely."""
         worth = self._worth(draft, self.requests.of(context).luck)
-        return draft.only([node for node, value in enumerate(worth) if value >= self.floor])
+        nodes = [node for node, value in enumerate(worth) if value >= self.floor]
+        return draft.only(nodes if len(nodes) >= self.lesson else sorted(_likeliest(worth, self.lesson)))
 
     def _worth(self, draft: Draft, luck: float) -> list[float]:
         """Of every node, the chance that it is accepted."""
@@ -228,4 +242,9 @@ class AutoPlanner(Planner):
         added += self.slow * (self.costs.of(spent.rows) - self.costs.of(spent.rows - nodes))
         lost = added / (usual + self.slow * self.costs.of(running)) - accepted / running
         self.vain = max(self.vain + lost, 0.0)
-        self.again = self.again if self.solvent else self.steps
+        self.again = self.again if nodes and self.solvent else self.steps  # drafts of which nothing is left are waste
+
+
+def _likeliest(worth: Sequence[float], count: int) -> list[int]:
+    """So many nodes; of equal ones the first."""
+    return sorted(range(len(worth)), key=lambda node: -worth[node])[:count]

@@ -203,15 +203,15 @@ def test_every_column_but_the_first_hangs_below_the_trunk(budget, accepted):
 
 
 @pytest.mark.parametrize("budget", range(13))
-def test_few_nodes_are_shared_by_guesses_and_comb(budget):
+def test_few_nodes_are_guesses_and_more_are_shared_with_the_comb(budget):
     drafter = made("lookahead:ngram=3,window=3,guesses=3")
     context = begun(drafter, (1, 2, 3, 1, 4, 5, 1, 6, 7, 1), temperature=0)
     draft = drafter.propose_one(context, budget)
     draft.check(16, budget)
-    if budget >= 8:
-        assert {path(draft, node) for node in range(len(draft))} >= {(6, 7), (4, 5)}
-    if budget >= 2:
-        assert context.state.ends
+    guesses = {(6, 7), (4, 5)} if budget >= 4 else {(6, 7)[:budget]} - {()}
+    assert {path(draft, node) for node in range(len(draft))} >= guesses
+    assert bool(context.state.ends) == (budget > 6)  # three n-grams of two tokens
+    assert list(draft.confidence or ()) == sorted(draft.confidence or (), reverse=True)
 
 
 def test_a_periodic_text_is_guessed_from_the_pool():

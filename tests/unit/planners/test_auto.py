@@ -5,12 +5,14 @@ from statistics import median
 
 import pytest
 
+from forerun.drafters.token_recycling import TokenRecyclingDrafter
 from forerun.drafting.toll import Line, Toll
 from forerun.errors import ConfigError
 from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
-from forerun.types import Context, Costs, Draft, Emission, Sampling, Turn
+from forerun.testing.toy import Toy
+from forerun.types import Context, Costs, Draft, Emission, Facts, Sampling, Turn
 
 FLAT = Costs((1, 64), (1.0, 1.1))
 STEEP = Costs((1, 64), (1.0, 64.0))
@@ -18,15 +20,15 @@ CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
 
 
 class Fixed:
-    def __init__(self, costs):
-        self.given = costs
+    def __init__(self, costs, lesson):
+        self.given, self.drafter = costs, Facts(lesson=lesson)
 
     def costs(self):
         return self.given
 
 
-def planner(costs, most=8):
-    return AutoPlanner(AutoPlanner.Options(most), Fixed(costs))
+def planner(costs, most=8, lesson=0):
+    return AutoPlanner(AutoPlanner.Options(most), Fixed(costs, lesson))
 
 
 def play(plan, rules, steps, drafting=0.01, room=100, verified=False):
@@ -95,6 +97,47 @@ def test_dear_drafting_is_paid_for():
 def test_the_first_drafts_are_of_one_node():
     """After a step without, until it is known what drafting takes; the first does not tell, for it reads the prompt."""
     assert play(planner(FLAT), [always, always], 4) == [[0, 0], [1, 1], [1, 1], [8, 8]]
+
+
+@pytest.mark.parametrize(("size", "drafting"), [(8, 0.1), (16, 0.1), (16, 0.3)])
+def test_drafts_of_which_nothing_is_left_are_not_made_again(size, drafting):
+    """Many requests soon know that drafts are always wrong, and a short line of them need not pay much for it."""
+    plan, spent = planner(FLAT), list[Spent]()
+    observe = plan.observe
+    plan.observe = lambda *told: (spent.append(told[-1]), observe(*told))
+    play(plan, [never] * size, 150, drafting)
+    assert sum(one.drafting + one.running for one in spent) <= 1.015 * 150 * FLAT.of(size)
+
+
+def from_four(nodes):
+    return nodes if nodes >= 4 else 0
+
+
+def test_a_drafter_that_few_nodes_teach_nothing_gets_as_many_as_it_says():
+    history = play(planner(FLAT, lesson=4), [from_four], 200)
+    assert history[-1] == [8]
+    assert {share for (share,) in history if share} == {4, 8}
+
+
+def test_a_lesson_is_verified_whole_or_not_drafted():
+    curve, two = Costs((1, 64), (1.0, 4.0)), [lambda nodes: min(nodes, 2)]
+    taught = play(planner(curve, lesson=4), two, 200, verified=True)
+    assert min(share for (share,) in taught if share) == 4
+    assert max(share for (share,) in play(planner(STEEP, lesson=4), two, 200)[-40:]) == 0
+    knee = Costs((1, 2, 3, 64), (1.0, 1.05, 2.5, 70.0))  # one node would be best
+    assert {share for (share,) in play(planner(knee, lesson=4), two, 100)} & {1, 2, 3} == set()
+    assert planner(curve, most=3, lesson=4).lesson == 3
+
+
+def test_lessons_begin_with_some_of_many_requests():
+    history = play(planner(FLAT, lesson=4), [always] * 9, 3)
+    assert history == [[0] * 9, [4, 4] + [0] * 7, [4, 4] + [0] * 7]
+    assert play(planner(FLAT, lesson=4), [always] * 3, 40, room=3) == [[0] * 3] * 40
+
+
+def test_the_drafter_says_how_many_nodes_teach_it():
+    plan = Toy(drafter="token-recycling", planner="auto").build().engine.members.planner.inner
+    assert plan.lesson == TokenRecyclingDrafter.facts.lesson > 0
 
 
 def test_who_lost_four_steps_waits():
