@@ -21,7 +21,7 @@ void encode(const float* x, int64_t dim, int8_t* out, float& scale) {
     for (int64_t i = 0; i < dim; i += 16) {
         const vf v = larger(load_part(x, i, dim) / step, splat(-127.0f));
         int8_t part[16];
-        store(part, nearest(select(v < 127.0f, v, splat(127.0f))));
+        store(part, nearest(smaller(v, splat(127.0f))));
         std::memcpy(out + i, part, std::min<int64_t>(16, dim - i));
     }
 }
@@ -193,25 +193,27 @@ void score_all(const float* const* queries, int64_t many, const Held<T>& keys, c
 template <int N, int Q, typename T>
 void blend(const float* const* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
            float* const* out) {
-    constexpr int PARTS = 16 / FLOATS * N;  // registers of a head
-    wf sums[Q][PARTS] = {}, totals[Q] = {};
-    for (int64_t j = begin; j < end; ++j) {
-        const T* value = values.at(entries[j]);
-        wf v[PARTS];
+    constexpr int PARTS = 16 / FLOATS * N, SOME = REGISTERS < 32 ? 4 : PARTS;  // registers of a head, and those at a time
+    for (int first = 0; first < PARTS; first += SOME) {
+        wf sums[Q][SOME] = {}, totals[Q] = {};
+        for (int64_t j = begin; j < end; ++j) {
+            const T* value = values.at(entries[j]) + FLOATS * first;
+            wf v[SOME];
 #pragma GCC unroll 16
-        for (int i = 0; i < PARTS; ++i) v[i] = values.scaled(load_some(value + FLOATS * i), entries[j]);
+            for (int i = 0; i < SOME; ++i) v[i] = values.scaled(load_some(value + FLOATS * i), entries[j]);
 #pragma GCC unroll 4
-        for (int q = 0; q < Q; ++q) {
-            const wf w = repeat(weights[q][j]);
-            totals[q] += w;
+            for (int q = 0; q < Q; ++q) {
+                const wf w = repeat(weights[q][j]);
+                totals[q] += w;
 #pragma GCC unroll 16
-            for (int i = 0; i < PARTS; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
+                for (int i = 0; i < SOME; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
+            }
         }
-    }
 #pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q)
+        for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 16
-        for (int i = 0; i < PARTS; ++i) store_some(out[q] + FLOATS * i, sums[q][i] / totals[q]);
+            for (int i = 0; i < SOME; ++i) store_some(out[q] + FLOATS * (first + i), sums[q][i] / totals[q]);
+    }
 }
 
 template <typename T>
@@ -344,8 +346,7 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
         for (; k + Q <= many; k += Q) blend<N, Q>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
     };
     if constexpr (N == 4 && REGISTERS == 32) blend_some(Index<4>{}), blend_some(Index<3>{});
-    if constexpr (N > 0 && REGISTERS == 32) blend_some(Index<2>{});
-    if constexpr (N > 0) blend_some(Index<1>{});
+    if constexpr (N > 0) blend_some(Index<2>{}), blend_some(Index<1>{});
     for (; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
 }
 

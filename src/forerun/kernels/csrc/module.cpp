@@ -27,7 +27,7 @@
 #include "pack.h"
 #include "team.h"
 
-#if defined(FORERUN_AVX2) || defined(FORERUN_AVX512)
+#if defined(FORERUN_AVX2)
 #include <cpuid.h>
 #endif
 #if defined(FORERUN_AMX)
@@ -46,7 +46,7 @@ using Codes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedPtr = std::shared_ptr<Packed>;
 
-#if defined(FORERUN_AVX2) || defined(FORERUN_AVX512)
+#if defined(FORERUN_AVX2)
 // Each answer of __builtin_cpu_supports also means that the operating system saves the registers.
 bool has_avx2() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // f16c by hand: clang 14 has no name for it
@@ -55,12 +55,23 @@ bool has_avx2() {
 }
 #endif
 
-#if defined(FORERUN_AVX512)
-bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#if defined(FORERUN_AVXVNNI)
+bool has_avxvnni() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // by hand: older compilers have no name for it
+    constexpr unsigned vnni = 1u << 4;
+    return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & vnni) != 0;
 }
+#endif
+
+#if defined(FORERUN_AVX512VNNI)
+bool has_avx512vnni() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+#if defined(FORERUN_AVX512)
+bool has_avx512() { return has_avx512vnni() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 #if defined(FORERUN_AMX)
@@ -83,6 +94,12 @@ const std::vector<const Isa*>& usable() {
 #endif
 #if defined(FORERUN_AVX512)
         if (has_avx512()) found.push_back(isa_avx512());
+#endif
+#if defined(FORERUN_AVX512VNNI)
+        if (has_avx512vnni()) found.push_back(isa_avx512vnni());
+#endif
+#if defined(FORERUN_AVXVNNI)
+        if (has_avxvnni()) found.push_back(isa_avxvnni());
 #endif
 #if defined(FORERUN_AVX2)
         if (has_avx2()) found.push_back(isa_avx2());

@@ -175,6 +175,8 @@ struct Isa {
 
 const Isa* isa_amx();
 const Isa* isa_avx512();
+const Isa* isa_avx512vnni();
+const Isa* isa_avxvnni();
 const Isa* isa_avx2();
 const Isa* isa_plain();
 

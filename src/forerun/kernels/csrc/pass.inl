@@ -26,7 +26,7 @@ namespace {
 #include "simd.inl"
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
-constexpr int FLOAT_ROWS = REGISTERS < 32 ? 3 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
+constexpr int FLOAT_ROWS = REGISTERS < 32 ? 6 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
 constexpr int64_t NEAR = 512;       // the same where vectors read two tiles side by side, into the first cache
 constexpr int FEW = 4;              // rows of whole numbers up to which they do; tile registers from there on

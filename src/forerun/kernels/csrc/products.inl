@@ -26,29 +26,38 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
     const int64_t next = tile_bytes(K, m.inputs);
     const uint8_t* tile = m.data + t * next;
     const float* x = in.floats + row * in.width;
-    constexpr int PARTS = TILE / FLOATS;  // registers of a tile's outputs
-    wf sums[T][R][PARTS] = {};
-    for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
+    // Registers of a tile's outputs, and as many of them at a time as leave room for the sums of all rows.
+    constexpr int PARTS = TILE / FLOATS, SOME = REGISTERS < 32 && R > 2 ? 2 : PARTS;
+    vf kept[T][R][2];
+    for (int first = 0; first < PARTS; first += SOME) {
+        const uint8_t* at = tile + STEP<K> / PARTS * first;
+        wf sums[T][R][SOME] = {};
+        for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, at += STEP<K>) {
 #pragma GCC unroll 2
-        for (int n = 0; n < T; ++n) {
-            __builtin_prefetch(tile + n * next + LEAD, 0, 2);
-            if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n * next + LEAD + 64, 0, 2);
+            for (int n = 0; n < T; ++n) {
+                __builtin_prefetch(at + n * next + LEAD, 0, 2);
+                if constexpr (STEP<K> * SOME == 128 * PARTS) __builtin_prefetch(at + n * next + LEAD + 64, 0, 2);
 #pragma GCC unroll 2
-            for (int k = 0; k < INPUTS<K>; ++k) {
-                wf w[PARTS];
+                for (int k = 0; k < INPUTS<K>; ++k) {
+                    wf w[SOME];
 #pragma GCC unroll 8
-                for (int part = 0; part < PARTS; ++part) w[part] = load_weights<K>(tile + n * next, k, part);
+                    for (int part = 0; part < SOME; ++part) w[part] = load_weights<K>(at + n * next, k, part);
 #pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) {
-                    const wf b = repeat(x[r * in.width + i + k]);
+                    for (int r = 0; r < R; ++r) {
+                        const wf b = repeat(x[r * in.width + i + k]);
 #pragma GCC unroll 8
-                    for (int part = 0; part < PARTS; ++part) sums[n][r][part] = fma(w[part], b, sums[n][r][part]);
+                        for (int part = 0; part < SOME; ++part) sums[n][r][part] = fma(w[part], b, sums[n][r][part]);
+                    }
                 }
             }
         }
+#pragma GCC unroll 2
+        for (int n = 0; n < T; ++n)
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+                for (int part = 0; part < SOME; ++part) store_some((float*)kept[n][r] + FLOATS * (first + part), sums[n][r][part]);
     }
-    vf kept[T][R][2];
-    std::memcpy(kept, sums, sizeof kept);
     finish<T, R>(m, t, row, kept, done);
 }
 
@@ -370,35 +379,46 @@ __attribute__((noinline)) void four_rows(const Matrix& m, Share tiles, const Act
     }
 }
 
+#endif
+
+#if defined(DOTS) && !defined(__AMX_INT8__)
+
+constexpr int SUMMED = REGISTERS < 32 ? 6 : ROWS;  // rows of which registers hold the sums of two registers of outputs
+
 // Adds to the sums [N][32] of N rows of whole numbers, `stride` apart, those over `steps` times four inputs of a tile.
 // Meanwhile `Lines` lines a step are asked for.
 template <int N, int Lines>
 __attribute__((noinline)) void add_steps(const uint8_t* w, const int8_t* x, int64_t stride, int64_t steps, int32_t* sums, const uint8_t* soon) {
-    __m512i total[N][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < N; ++r) {
-        total[r][0] = _mm512_loadu_si512(sums + r * TILE);
-        total[r][1] = _mm512_loadu_si512(sums + r * TILE + 16);
-    }
-    for (int64_t i = 0; i < steps; ++i, w += 128, x += 4, soon += 64 * Lines) {
-#pragma GCC unroll 2
-        for (int n = 0; n < Lines; ++n) {
-            __builtin_prefetch(soon + 64 * n, 0, 3);
-            __builtin_prefetch(soon + 64 * n + PIECE, 0, 2);
-        }
-        const __m512i low = _mm512_loadu_si512(w), high = _mm512_loadu_si512(w + 64);
+    for (int first = 0; first < TILE; first += 2 * FLOATS) {
+        wi total[N][2];
 #pragma GCC unroll 8
         for (int r = 0; r < N; ++r) {
-            int32_t four; std::memcpy(&four, x + r * stride, 4);
-            const __m512i b = _mm512_set1_epi32(four);
-            total[r][0] = _mm512_dpbusd_epi32(total[r][0], low, b);
-            total[r][1] = _mm512_dpbusd_epi32(total[r][1], high, b);
+            total[r][0] = load_whole(sums + r * TILE + first);
+            total[r][1] = load_whole(sums + r * TILE + first + FLOATS);
         }
-    }
+        const uint8_t *at = w + 4 * first, *next = soon;
+        const int8_t* from = x;
+        for (int64_t i = 0; i < steps; ++i, at += 128, from += 4, next += 64 * Lines) {
+            if (first == 0)
+#pragma GCC unroll 2
+                for (int n = 0; n < Lines; ++n) {
+                    __builtin_prefetch(next + 64 * n, 0, 3);
+                    __builtin_prefetch(next + 64 * n + PIECE, 0, 2);
+                }
+            const wi low = load_whole(at), high = load_whole(at + sizeof low);
 #pragma GCC unroll 8
-    for (int r = 0; r < N; ++r) {
-        _mm512_storeu_si512(sums + r * TILE, total[r][0]);
-        _mm512_storeu_si512(sums + r * TILE + 16, total[r][1]);
+            for (int r = 0; r < N; ++r) {
+                int32_t four; std::memcpy(&four, from + r * stride, 4);
+                const wi b = repeat_whole(four);
+                total[r][0] = add_dots(total[r][0], low, b);
+                total[r][1] = add_dots(total[r][1], high, b);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < N; ++r) {
+            store_some((float*)sums + r * TILE + first, (wf)total[r][0]);
+            store_some((float*)sums + r * TILE + first + FLOATS, (wf)total[r][1]);
+        }
     }
 }
 
@@ -440,10 +460,12 @@ void piece_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
                     w += inputs * TILE;
                 }
                 const uint8_t* soon = at + PIECE;
-                for (int64_t r = 0; r < count; r += ROWS, soon += inputs / 2 * TILE) {
-                    const bool asks = K == Kind::INT8 && !first && r < 2 * ROWS;
-                    (!asks ? add_some<0> : count > ROWS ? add_some<1> : add_some<2>)(
-                        std::min<int64_t>(ROWS, count - r), at, x + r * in.stride, in.stride, inputs / 4, sums[r], soon);
+                const int64_t blocks = (count + SUMMED - 1) / SUMMED;  // of about as many rows each
+                for (int64_t b = 0; b < blocks; ++b, soon += inputs / 2 * TILE) {
+                    const bool asks = K == Kind::INT8 && !first && b < 2;
+                    const auto [r, end] = share(count, b, blocks);
+                    (!asks ? add_some<0> : blocks > 1 ? add_some<1> : add_some<2>)(
+                        end - r, at, x + r * in.stride, in.stride, inputs / 4, sums[r], soon);
                 }
             }
             for (int64_t r = 0; r < count / P; ++r) {
@@ -456,7 +478,7 @@ void piece_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
 
 #endif
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(DOTS)
 
 // Adds to the sums [N][32] of N rows of 16-bit numbers, `stride` apart, those over `steps` times four inputs of a tile of
 // INT8: pairs of products of sixteen bits have no instruction that could overflow. The next piece is asked for.
@@ -827,8 +849,8 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
         return in.parts == 1 ? tile_product<Kind::BF16, 1>(m, mine, in, rows, done)
                              : tile_product<Kind::BF16, 3>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16) return;
-#elif defined(__AVX512VNNI__)
-    if (m.kind == Kind::INT8 && rows * in.parts > ROWS)
+#elif defined(DOTS)
+    if (m.kind == Kind::INT8 && rows && (REGISTERS < 32 || rows * in.parts > ROWS))
         return in.parts == 1 ? piece_product<Kind::INT8, 1>(m, mine, in, rows, done) : piece_product<Kind::INT8, 2>(m, mine, in, rows, done);
 #endif
     const int64_t most = is_whole(m) ? ROWS / in.parts : FLOAT_ROWS;  // sums that registers hold
@@ -836,9 +858,12 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
         return;
     }
+    const int64_t blocks = (rows + most - 1) / most;
     for (int64_t t = mine.begin; t < mine.end; ++t)  // a tile stays near while all rows pass it
-        for (int64_t row = 0; row < rows; row += most)
-            sweep_some((int)std::min<int64_t>(most, rows - row), m, {t, t + 1}, in, row, done);
+        for (int64_t b = 0; b < blocks; ++b) {
+            const auto [row, end] = share(rows, b, blocks);
+            sweep_some((int)(end - row), m, {t, t + 1}, in, row, done);
+        }
 }
 
 // A matrix of some tiles of one of INT4, made wide in `room`, with everything that belongs to their outputs.
@@ -853,7 +878,7 @@ Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
 // The same for every kind of matrix; `room` is for some tiles.
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, Lines<uint8_t>& room, Done done) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(DOTS)
     if (m.kind == Kind::INT8 && rows)
         return in.parts == 1 ? short_product<Kind::INT8, 1>(m, mine, in, rows, room, done) : short_product<Kind::INT8, 2>(m, mine, in, rows, room, done);
 #endif
@@ -875,6 +900,8 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, L
         case 8: return four_rows<8>(m, mine, in, done);
         default: return piece_product<Kind::INT4, 1>(m, mine, in, rows, done);
     }
+#elif defined(DOTS)
+    if (rows) return piece_product<Kind::INT4, 1>(m, mine, in, rows, done);
 #elif defined(__AVX2__)
     if (rows) return short_product<Kind::INT4, 1>(m, mine, in, rows, room, done);
 #endif
@@ -897,23 +924,16 @@ void quantize(const float* x, int64_t width, int parts, int8_t* out, int64_t str
     }
     const float top = largest(most), levels = parts == 1 ? 127 : 127 * 256, inverse = top > 0 ? levels / top : 0.0f;
     vi sums[2] = {};
-    auto put = [](vi q, int8_t* to) {
-#if defined(__AVX512F__)
-        _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)q));
-#else
-        for (int j = 0; j < 16; ++j) to[j] = (int8_t)q[j];
-#endif
-    };
     for (int64_t i = 0; i < width; i += 16) {
         vi q = __builtin_convertvector(nearest(load(x + i) * inverse), vi);
         if (parts == 2) {
             const vi coarse = (q + 128) >> 8, fine = q - (coarse << 8);  // -128 to 127
             sums[1] += fine;
-            put(fine, out + stride + i);
+            store(out + stride + i, fine);
             q = coarse;
         }
         sums[0] += q;
-        put(q, out + i);
+        store(out + i, q);
     }
     scale = top / levels + sum(odd);
     for (int part = 0; part < parts; ++part) {

@@ -51,8 +51,7 @@ void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
         for (int64_t k = j, end = std::min(vocab, j + PATCH); k < end; k += 16) {
             vf below = splat(-88.0f);  // weighs nothing
             if (k + 16 <= end) {
-                below = load(row + k) - top;
-                below = select(below < -88.0f, splat(-88.0f), below);
+                below = larger(below, load(row + k) - top);
             } else {
                 float tail[16];
                 std::fill_n(tail, 16, -88.0f);

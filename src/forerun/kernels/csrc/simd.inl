@@ -42,6 +42,7 @@ INLINE wf load_some(const int8_t* p) {
     return __builtin_convertvector(wi{p[0], p[1], p[2], p[3]}, wf);
 #endif
 }
+INLINE wi load_whole(const void* p) { wi v; std::memcpy(&v, p, sizeof v); return v; }
 INLINE void store_some(float* p, wf v) { std::memcpy(p, &v, sizeof v); }
 INLINE wi repeat_whole(int32_t n) { return wi{} + n; }
 INLINE wf repeat(float f) { int32_t bits; std::memcpy(&bits, &f, 4); return (wf)repeat_whole(bits); }
@@ -54,6 +55,15 @@ INLINE wf fma(wf a, wf b, wf c) {
     return a * b + c;
 #endif
 }
+
+// Sums, each with four products of bytes, of which the first are without sign.
+#if defined(__AVX512VNNI__)
+#define DOTS
+INLINE wi add_dots(wi sum, wi a, wi b) { return (wi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
+#elif defined(__AVXVNNI__)
+#define DOTS
+INLINE wi add_dots(wi sum, wi a, wi b) { return (wi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b); }
+#endif
 
 // Bytes -> whole numbers.
 INLINE wi spread(const uint8_t* p) {
@@ -69,32 +79,31 @@ INLINE wi spread(const uint8_t* p) {
 INLINE vf load(const float* p) { vf v; std::memcpy(&v, p, sizeof v); return v; }
 // bfloat16, to the nearest, ties to even; a NaN stays one unless its low bits alone say so.
 INLINE vi narrow(vf v) { return (((vi)v + 0x7fff + ((vi)v >> 16 & 1)) >> 16) & 0xffff; }
-INLINE vf load(const uint16_t* p) {
-    vh bits; std::memcpy(&bits, p, sizeof bits);
-    return (vf)(__builtin_convertvector(bits, vi) << 16);
+template <typename T> INLINE vf load_wide(const T* p) {
+    vf out;
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += FLOATS) store_some((float*)&out + i, load_some(p + i));
+    return out;
 }
-INLINE vf load(const int8_t* p) {
-#if defined(__AVX512F__)
-    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
-#else
-    typedef int8_t bytes __attribute__((vector_size(16)));
-    bytes b; std::memcpy(&b, p, 16);
-    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
-#endif
-}
+INLINE vf load(const uint16_t* p) { return load_wide(p); }
+INLINE vf load(const int8_t* p) { return load_wide(p); }
 INLINE void store(uint16_t* p, vf v) {
     const vh low = __builtin_convertvector(narrow(v), vh);
     std::memcpy(p, &low, sizeof low);
 }
 // Whole numbers from -128 to 127.
-INLINE void store(int8_t* p, vf v) {
-    const vi whole = __builtin_convertvector(v, vi);
+INLINE void store(int8_t* p, vi whole) {
 #if defined(__AVX512F__)
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)whole));
+#elif defined(__AVX2__)
+    __m256i half[2]; std::memcpy(half, &whole, 64);
+    const __m256i shorts = _mm256_permute4x64_epi64(_mm256_packs_epi32(half[0], half[1]), 0xd8);
+    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1)));
 #else
     for (int i = 0; i < 16; ++i) p[i] = (int8_t)whole[i];
 #endif
 }
+INLINE void store(int8_t* p, vf v) { store(p, __builtin_convertvector(v, vi)); }
 INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE float widen_value(int8_t v) { return v; }
@@ -102,22 +111,99 @@ INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 INLINE vi splat_whole(int32_t n) { return vi{} + n; }
 INLINE vf splat(float f) { int32_t bits; std::memcpy(&bits, &f, 4); return (vf)splat_whole(bits); }  // no sum, which would be calculated
 INLINE vf zero() { return vf{}; }
-INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
-INLINE vf larger(vf a, vf b) { return select(a > b, a, b); }
-INLINE vf magnitude(vf a) { return (vf)((vi)a & 0x7fffffff); }
+// Calls f(constant 0), f(constant 1), ...: indices of register arrays must be constants, or they go to memory.
+template <int N> struct Index { static constexpr int value = N; };
+template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
+template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
 
-#if !defined(__AVX512BW__)  // where it is not a register's
-INLINE vf fma(vf a, vf b, vf c) {
-#if defined(__FMA__)
-    __m256 x[2], y[2], z[2];
-    std::memcpy(x, &a, 64); std::memcpy(y, &b, 64); std::memcpy(z, &c, 64);
-    z[0] = _mm256_fmadd_ps(x[0], y[0], z[0]); z[1] = _mm256_fmadd_ps(x[1], y[1], z[1]);
-    std::memcpy(&c, z, 64);
-    return c;
+INLINE wf select(wi mask, wf yes, wf no) { return (wf)((mask & (wi)yes) | (~mask & (wi)no)); }
+INLINE wf larger(wf a, wf b) { return select(a > b, a, b); }
+INLINE wf smaller(wf a, wf b) { return select(a < b, a, b); }
+INLINE wf magnitude(wf a) { return (wf)((wi)a & 0x7fffffff); }
+
+// The nearest whole number, ties to even, for |x| < 2^22.
+INLINE wf nearest(wf x) {
+    const wf magic = repeat(12582912.0f);
+    return (x + magic) - magic;
+}
+
+// e^x to 2 units in the last place; exactly 0 below -87, so that a hidden key weighs nothing.
+INLINE wf exponential(wf x) {
+    const wi low = x < -87.0f;
+    x = select(x > 88.0f, repeat(88.0f), x);
+    x = select(low, wf{}, x);
+    const wf n = nearest(x * 1.44269504088896341f);
+    wf r = fma(n, repeat(-0.693359375f), x);
+    r = fma(n, repeat(2.12194440e-4f), r);
+    wf p = repeat(1.9875691500e-4f);
+    p = fma(p, r, repeat(1.3981999507e-3f));
+    p = fma(p, r, repeat(8.3334519073e-3f));
+    p = fma(p, r, repeat(4.1665795894e-2f));
+    p = fma(p, r, repeat(1.6666665459e-1f));
+    p = fma(p, r, repeat(5.0000001201e-1f));
+    p = fma(p, r * r, r) + 1.0f;
+    const wi power = (__builtin_convertvector(n, wi) + 127) << 23;
+    return select(low, wf{}, p * (wf)power);
+}
+
+// a / b to 2 units in the last place, for |b| from 2^-120 to 2^127.
+INLINE wf quotient(wf a, wf b) {
+#if defined(__AVX512F__)
+    const wf r = (wf)_mm512_rcp14_ps((__m512)b);
+    return a * fma(r, 1.0f - b * r, r);
 #else
-    return a * b + c;
+    return a / b;
 #endif
 }
+
+INLINE wf hyperbolic_tangent(wf x) {
+    const wf y = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
+    const wf small = fma(x * x * x, repeat(-1.0f / 3), x);  // where the difference above would cancel
+    return select(magnitude(x) < 0.02f, small, select(x < 0.0f, -y, y));
+}
+
+// erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+INLINE wf error_function(wf x) {
+    const wf a = magnitude(x), t = 1.0f / fma(repeat(0.3275911f), a, repeat(1.0f));
+    wf p = repeat(1.061405429f);
+    p = fma(p, t, repeat(-1.453152027f));
+    p = fma(p, t, repeat(1.421413741f));
+    p = fma(p, t, repeat(-0.284496736f));
+    p = fma(p, t, repeat(0.254829592f));
+    const wf y = 1.0f - p * t * exponential(-a * a);
+    return select(x < 0.0f, -y, y);
+}
+
+INLINE wf activate(Activation kind, wf x) {
+    switch (kind) {
+        case Activation::SILU: return quotient(x, exponential(-x) + 1.0f);
+        case Activation::GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
+        case Activation::GELU_TANH: {
+            const wf inner = fma(x * x * x, repeat(0.044715f), x) * 0.79788456080286536f;
+            return x * 0.5f * (hyperbolic_tangent(inner) + 1.0f);
+        }
+        case Activation::RELU: return select(x > 0.0f, x, wf{});
+    }
+    return x;
+}
+
+#if !defined(__AVX512BW__)  // sixteen floats are several registers; of comparisons of longer vectors scalar ones are made
+template <typename F, typename... X> INLINE vf by_registers(F&& f, X... x) {
+    vf out;
+    unroll<64 / REGISTER>([&](auto i) {
+        auto part = [&](const vf& v) { return load_some((const float*)&v + FLOATS * i.value); };
+        store_some((float*)&out + FLOATS * i.value, f(part(x)...));
+    });
+    return out;
+}
+INLINE vf fma(vf a, vf b, vf c) { return by_registers([](wf x, wf y, wf z) { return fma(x, y, z); }, a, b, c); }
+INLINE vf larger(vf a, vf b) { return by_registers([](wf x, wf y) { return larger(x, y); }, a, b); }
+INLINE vf smaller(vf a, vf b) { return by_registers([](wf x, wf y) { return smaller(x, y); }, a, b); }
+INLINE vf magnitude(vf a) { return (vf)((vi)a & 0x7fffffff); }
+INLINE vf nearest(vf a) { return by_registers([](wf x) { return nearest(x); }, a); }
+INLINE vf exponential(vf a) { return by_registers([](wf x) { return exponential(x); }, a); }
+INLINE vf hyperbolic_tangent(vf a) { return by_registers([](wf x) { return hyperbolic_tangent(x); }, a); }
+INLINE vf activate(Activation kind, vf a) { return by_registers([kind](wf x) { return activate(kind, x); }, a); }
 #endif
 
 INLINE float sum(vf v) {
@@ -133,77 +219,6 @@ INLINE float largest(vf v) {
         for (int i = 0; i < step; ++i) f[i] = f[i] > f[i + step] ? f[i] : f[i + step];
     return f[0];
 }
-
-// The nearest whole number, ties to even, for |x| < 2^22.
-INLINE vf nearest(vf x) {
-    const vf magic = splat(12582912.0f);
-    return (x + magic) - magic;
-}
-
-// e^x to 2 units in the last place; exactly 0 below -87, so that a hidden key weighs nothing.
-INLINE vf exponential(vf x) {
-    const vi low = x < -87.0f;
-    x = select(x > 88.0f, splat(88.0f), x);
-    x = select(low, zero(), x);
-    const vf n = nearest(x * 1.44269504088896341f);
-    vf r = fma(n, splat(-0.693359375f), x);
-    r = fma(n, splat(2.12194440e-4f), r);
-    vf p = splat(1.9875691500e-4f);
-    p = fma(p, r, splat(1.3981999507e-3f));
-    p = fma(p, r, splat(8.3334519073e-3f));
-    p = fma(p, r, splat(4.1665795894e-2f));
-    p = fma(p, r, splat(1.6666665459e-1f));
-    p = fma(p, r, splat(5.0000001201e-1f));
-    p = fma(p, r * r, r) + 1.0f;
-    const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
-    return select(low, zero(), p * (vf)power);
-}
-
-// a / b to 2 units in the last place, for |b| from 2^-120 to 2^127.
-INLINE vf quotient(vf a, vf b) {
-#if defined(__AVX512F__)
-    const vf r = (vf)_mm512_rcp14_ps((__m512)b);
-    return a * fma(r, 1.0f - b * r, r);
-#else
-    return a / b;
-#endif
-}
-
-INLINE vf hyperbolic_tangent(vf x) {
-    const vf y = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
-    const vf small = fma(x * x * x, splat(-1.0f / 3), x);  // where the difference above would cancel
-    return select(magnitude(x) < 0.02f, small, select(x < 0.0f, -y, y));
-}
-
-// erf to 1.5e-7 (Abramowitz and Stegun, 7.1.26).
-INLINE vf error_function(vf x) {
-    const vf a = magnitude(x), t = 1.0f / fma(splat(0.3275911f), a, splat(1.0f));
-    vf p = splat(1.061405429f);
-    p = fma(p, t, splat(-1.453152027f));
-    p = fma(p, t, splat(1.421413741f));
-    p = fma(p, t, splat(-0.284496736f));
-    p = fma(p, t, splat(0.254829592f));
-    const vf y = 1.0f - p * t * exponential(-a * a);
-    return select(x < 0.0f, -y, y);
-}
-
-INLINE vf activate(Activation kind, vf x) {
-    switch (kind) {
-        case Activation::SILU: return quotient(x, exponential(-x) + 1.0f);
-        case Activation::GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
-        case Activation::GELU_TANH: {
-            const vf inner = fma(x * x * x, splat(0.044715f), x) * 0.79788456080286536f;
-            return x * 0.5f * (hyperbolic_tangent(inner) + 1.0f);
-        }
-        case Activation::RELU: return select(x > 0.0f, x, zero());
-    }
-    return x;
-}
-
-// Calls f(constant 0), f(constant 1), ...: indices of register arrays must be constants, or they go to memory.
-template <int N> struct Index { static constexpr int value = N; };
-template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
-template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
 
 // Weights of a step, which is one input, or two of BF16: of each, register `part` of the 32 outputs.
 template <Kind K> constexpr int INPUTS = K == Kind::BF16 ? 2 : 1;

@@ -1,0 +1,10 @@
+#include "pass.inl"
+
+namespace forerun {
+
+const Isa* isa_avx512vnni() {
+    static const Isa isa{"avx512vnni", run_pass, race, ranks};
+    return &isa;
+}
+
+}  // namespace forerun

@@ -1,0 +1,10 @@
+#include "pass.inl"
+
+namespace forerun {
+
+const Isa* isa_avxvnni() {
+    static const Isa isa{"avxvnni", run_pass, race, ranks};
+    return &isa;
+}
+
+}  // namespace forerun
