@@ -104,6 +104,14 @@ class SeveralDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(of=("ngram:width=2,min_match=1,max_match=2", "draft-model:model=toy:100,depth=2"))
 
+    @property
+    def listens(self) -> bool:
+        return any(drafter.listens for drafter in self.drafters)
+
+    @property
+    def watches(self) -> bool:
+        return any(drafter.watches for drafter in self.drafters)
+
     def start(self, context: Context) -> _Request:
         shares: list[_Share] = []
         for number, drafter in enumerate(self.drafters):
