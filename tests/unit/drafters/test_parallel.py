@@ -8,7 +8,7 @@ from forerun.build import setup_for
 from forerun.config import Config, choose
 from forerun.drafters import DRAFTERS
 from forerun.drafters.lookahead import _Pool
-from forerun.drafters.tr_jacobi_msn import template
+from forerun.drafters.tr_jacobi_msn import BESIDE, COPIED, GUESS, NOISE, template
 from forerun.drafting.ahead import Window
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
@@ -246,6 +246,17 @@ def test_noise_is_what_followed_the_same_token():
     context = begun(drafter, (7, 3, 9, 5, 6), temperature=0)
     context.state.candidates, context.state.begin = [[3, 4]], 5
     assert drafter.propose_one(context, 99).tokens == (3, 9, 5)
+
+
+def test_a_small_draft_is_the_text_then_the_likeliest_guesses_then_noise_then_others():
+    drafter = made("tr-jacobi-msn:noise=3,width=2,leaves=3,copy=2,match=2,price=0")
+    context = begun(drafter, (7, 8, 9, 5, 7, 8), temperature=0)
+    context.state.candidates, context.state.begin = [[1, 2], [3, 4]], 6
+    whole = drafter.propose_one(context, 99)
+    assert whole.tokens == (9, 5, 1, 3, 8, 2)
+    assert whole.confidence == (COPIED, COPIED, GUESS, GUESS, NOISE, BESIDE)
+    for budget in range(1, len(whole)):
+        assert drafter.propose_one(context, budget) == whole.only(range(budget))
 
 
 # parallel-branches
