@@ -171,12 +171,12 @@ def mixed(monkeypatch):
     vars(DRAFTERS).pop("plugins", None)
 
 
-def timid(shares):
+def timid(shares, budget):
     """Leave out what an unlikely drawn token begins: whether it is judged then depends on what it is."""
     for share in shares:
         if share.draft.q is not None and share.draft.drawn_from(0).prob(share.draft.tokens[0]) < 0.3:
             share.draft = Draft()
-    return right_merge(shares)
+    return right_merge(shares, budget)
 
 
 right_merge = several.merged

@@ -29,7 +29,7 @@ class DraftVerifyDecoder(Decoder):
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
         self.drafter, self.verifier = parts.drafter, parts.verifier
-        self.watches = self.drafter.watches
+        self.listens, self.watches = self.drafter.listens, self.drafter.watches
         self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
@@ -70,7 +70,8 @@ class DraftVerifyDecoder(Decoder):
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         found = zip(judged, self.verifier.verify(drafts, targets, rngs), targets, strict=True)
         verdicts = {i: _until(v, plans[i].draft, target) if v.path else v for i, v, target in found}
-        if self.watches or any(plan.draft.tokens for plan in plans):
+        asked = self.listens and any(seat.budget > 0 for seat in seats)
+        if asked or self.watches or any(plan.draft.tokens for plan in plans):
             outcomes = [
                 Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
                 for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))

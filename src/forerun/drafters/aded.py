@@ -6,7 +6,7 @@ Where the two are new, what was last said after the second of them stands in for
 grows by one node per simulation: from the root to the child of the highest Q + c P sqrt(N) / (1 + n), where P is the
 matrix's probability, n and N the visits of child and parent, and Q the mean chance that what was found below the child
 is reached from the parent.
-In a step in which nobody asked for a draft only the likeliest token is kept, which is known without looking for it.
+Of what was written in steps in which nobody asked for a draft only the tokens are kept, as those of the prompt are.
 Does not: begin with a corpus; draw at random, so the nodes are chosen tokens.
 """
 
@@ -61,6 +61,7 @@ class Matrix:
 @dataclass(eq=False, slots=True)
 class _State:
     matrix: Matrix
+    known: int = 0  # tokens of the text of which the matrix knows what led to them
     asked: bool = False  # for a draft, in this step
 
 
@@ -94,6 +95,7 @@ class AdedDrafter(SoloDrafter):
         lesson=6,
         evidence="docs/results/README.md#drafts",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:
@@ -117,12 +119,13 @@ class AdedDrafter(SoloDrafter):
         return cls.Options(nodes=4, width=2)
 
     def start(self, context: Context) -> _State:
-        matrix, tokens = self.pool.of(context), context.tokens
-        for place in range(len(tokens) - 1, 1, -1):  # what came last counts
-            matrix.hint((tokens[place - 2], tokens[place - 1]), ((tokens[place], SEEN),))
-        return _State(matrix)
+        return _State(self.pool.of(context))
+
+    def stop(self, context: Context) -> None:
+        _read(context.state, context.tokens)
 
     def propose_one(self, context: Context, budget: int) -> Draft:
+        _read(context.state, context.tokens)
         matrix, tokens, parents, priors = context.state.matrix, list[int](), list[int](), list[float]()
         pair, context.state.asked = _pair(context.tokens), True
         root = _Node(-1, pair, 1.0, matrix.read(pair))
@@ -155,17 +158,14 @@ class AdedDrafter(SoloDrafter):
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         for context, outcome in zip(batch, outcomes, strict=True):
-            draft, state = outcome.draft, context.state
-            if draft is None:
-                continue
-            if not state.asked:
-                state.matrix.hint(_pair(context.tokens), ((outcome.output.best[0], SEEN),))
+            draft, verdict, state = outcome.draft, outcome.verdict, context.state
+            if draft is None or verdict is None or not state.asked:
                 continue
             before = [context.tokens[-1] if above < 0 else draft.tokens[above] for above in draft.parents]
             pairs = [_pair(context.tokens), *zip(before, draft.tokens, strict=True)]
             for pair, row in zip(pairs, self._rows(outcome.output), strict=True):
                 state.matrix.write(pair, row)
-            state.asked = False
+            state.asked, state.known = False, len(context.tokens) + len(verdict.path) + 1
 
     def _rows(self, output: Output) -> list[Row]:
         """The likeliest tokens of every row of logits."""
@@ -174,6 +174,13 @@ class AdedDrafter(SoloDrafter):
         mass = np.exp(fetch(output.logits) - peaks).sum(-1) if output.mass is None else np.array(output.mass)
         chances = np.exp(values - peaks) / mass[:, None]
         return [tuple(zip(*pair, strict=True)) for pair in zip(tokens.tolist(), chances.tolist(), strict=True)]
+
+
+def _read(state: _State, tokens: Sequence[int]) -> None:
+    """What followed where nobody looked at the target's rows; what came last counts."""
+    for place in range(len(tokens) - 1, max(state.known, 2) - 1, -1):
+        state.matrix.hint((tokens[place - 2], tokens[place - 1]), ((tokens[place], SEEN),))
+    state.known = len(tokens)
 
 
 def _pair(tokens: Sequence[int]) -> Pair:

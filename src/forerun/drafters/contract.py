@@ -28,7 +28,7 @@ class Drafter(Member):
 
     @property
     def watches(self) -> bool:
-        """Whether `observe` must be shown steps in which nobody has a draft, too."""
+        """Whether `observe` must be shown steps in which nobody is asked for a draft, too."""
         return self.listens
 
     def start(self, context: Context) -> Any:  # noqa: ANN401 - whatever the drafter needs per request

@@ -35,6 +35,7 @@ class FastCotDrafter(SoloDrafter):
         draws=True,
         evidence="docs/results/README.md#parallel-greedy",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:

@@ -36,6 +36,7 @@ class JacobiDrafter(SoloDrafter):
         paper="2305.10427",
         evidence="docs/results/README.md#parallel-greedy",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:

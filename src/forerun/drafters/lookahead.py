@@ -63,6 +63,7 @@ class LookaheadDrafter(SoloDrafter):
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         evidence="docs/results/README.md#parallel-greedy",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:
@@ -96,6 +97,7 @@ class LookaheadDrafter(SoloDrafter):
     def propose_one(self, context: Context, budget: int) -> Draft:
         state: _State = context.state
         tokens = context.tokens
+        state.ends, state.size = [], 0  # nothing may have been left of the last draft, and nobody been told
         if state.purse.rests():
             return _NOTHING
         self._read(state, tokens)

@@ -41,6 +41,7 @@ class ParallelBranchesDrafter(SoloDrafter):
         needs=frozenset({Need.BRANCHING}),
         evidence="docs/results/README.md#parallel-greedy",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:
@@ -75,6 +76,7 @@ class ParallelBranchesDrafter(SoloDrafter):
     def propose_one(self, context: Context, budget: int) -> Draft:
         state: _State = context.state
         self._read(state, context.tokens)
+        state.ends = {}  # nothing may have been left of the last draft, and nobody been told
         if state.item < 0 or state.purse.rests():
             return _NOTHING
         trie, ends = Trie(budget), dict[int, int]()

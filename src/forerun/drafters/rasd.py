@@ -56,6 +56,10 @@ class RasdDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(of="draft-model:model=toy:100,depth=2", store="toy:0", shortest=1, depth=2, least=0.2)
 
+    @property
+    def watches(self) -> bool:
+        return self.other.watches
+
     def start(self, context: Context) -> Context:
         return replace(context, state=self.other.start(context))
 

@@ -79,6 +79,10 @@ class SamDecodingDrafter(Drafter):
     def listens(self) -> bool:
         return self.other is not None
 
+    @property
+    def watches(self) -> bool:
+        return self.other is not None and self.other.watches
+
     def start(self, context: Context) -> _Request:
         other = replace(context, state=self.other.start(context)) if self.other is not None else None
         return _Request(Place(), other)

@@ -1,16 +1,20 @@
 """Several drafters guess, and their drafts become one tree, in which what they agree on is verified once.
 
-They are asked in the order of the list. Each gets, of the nodes that are left, the part that its running acceptance
-has in that of everyone still to be asked, so what one leaves goes to the others; the running acceptance is the share
-of a request's latest nodes that came true. A chosen node joins an elder sibling of the same token, drawn or chosen. A
-drawn node always stands for itself, because after it the verifier subtracts its q; only what follows on it moves
-below the eldest sibling that says the same.
-Does not: cut by confidence (a drawn token must not decide whether it is judged); draft with several at the same time;
-learn from other requests, because a text must not depend on its neighbours.
+Everybody may guess as if he were alone. Where that is more than the budget, the nodes stay that are likeliest to come
+true: a node's chance, if its parent does, is its confidence times what nodes of its drafter were worth for each that
+was hoped for, in this request and lately; those that begin a draft are counted apart from those that follow. A chosen
+node joins an elder sibling of the same token, drawn or chosen. A drawn node always stands for itself, because after it
+the verifier subtracts its q; only what follows on it moves below the eldest sibling that says the same.
+Drawn nodes all stay, as a drawn token must not decide whether it is judged. So who draws is asked last, for the part of
+the nodes that its running acceptance has in that of all who have something to say, or for what the others leave.
+Does not: draft with several at the same time; learn from other requests, because a text must not depend on its
+neighbours.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import ceil
 
 import torch
@@ -21,6 +25,11 @@ from forerun.rng import RngPart
 from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Output, Setup, Verdict, Work
 
 MEMORY = 0.9  # what a node counts for one step later
+HOPE, PRIOR = (
+    0.5,
+    2.0,
+)  # confidence of a node of which nobody says any; nodes that count as if they had come true as hoped
+Way = tuple[int, ...]
 _NOTHING = Draft()
 
 
@@ -31,6 +40,8 @@ class _Share:
     context: Context
     accepted: float = 1.0
     drafted: float = 2.0  # as if one of two nodes had come true
+    hoped: list[float] = field(default_factory=lambda: [PRIOR, PRIOR])  # of nodes that begin a draft, and of others
+    came: list[float] = field(default_factory=lambda: [PRIOR, PRIOR])
     draft: Draft = _NOTHING
     places: list[int] = field(default_factory=list)  # of the draft's nodes in the tree
 
@@ -38,9 +49,40 @@ class _Share:
     def acceptance(self) -> float:
         return self.accepted / self.drafted
 
+    @property
+    def draws(self) -> bool:
+        """Whether there is a drawn node in the draft."""
+        return self.draft.q is not None
+
+    def hope(self, node: int) -> float:
+        return self.draft.confidence[node] if self.draft.confidence is not None else HOPE
+
+    def chances(self) -> list[float]:
+        """Of every node of the draft, that it comes true."""
+        found, luck = list[float](), [came / hoped for came, hoped in zip(self.came, self.hoped, strict=True)]
+        for node, parent in enumerate(self.draft.parents):
+            above = found[parent] if parent >= 0 else 1.0
+            found.append(above * min(self.hope(node) * luck[parent >= 0], 1.0))
+        return found
+
+    def keep(self, places: Sequence[int | None]) -> None:
+        """Forget nodes that have no place in the tree, with what hangs below them and their younger siblings."""
+        kept = dict[int, int]()
+        for node, (parent, place) in enumerate(zip(self.draft.parents, places, strict=True)):
+            elder = [child for child in self.draft.children(parent) if child < node]
+            if place is not None and (parent < 0 or parent in kept) and all(child in kept for child in elder):
+                kept[node] = place
+        self.draft, self.places = self.draft.only(list(kept)), list(kept.values())
+
     def learn(self, path: Sequence[int]) -> None:
-        self.accepted = MEMORY * self.accepted + len(set(path) & set(self.places))
+        came = set(path)
+        self.accepted = MEMORY * self.accepted + len(came & set(self.places))
         self.drafted = MEMORY * self.drafted + len(self.places)
+        self.hoped, self.came = ([PRIOR + MEMORY * (count - PRIOR) for count in one] for one in (self.hoped, self.came))
+        for node, parent in enumerate(self.draft.parents):
+            if parent < 0 or self.places[parent] in came:
+                self.hoped[parent >= 0] += self.hope(node)
+                self.came[parent >= 0] += self.places[node] in came
 
 
 @dataclass(eq=False)
@@ -54,13 +96,7 @@ class _Request:
         """Forget what was not verified; everything, where the tree is of another drafter that was asked as well."""
         at = {place: node for node, place in enumerate(self._places(tree))}
         for share in self.shares:
-            kept = list[int]()
-            for node, place in enumerate(share.places):
-                parent = share.draft.parents[node]
-                elder = [child for child in share.draft.children(parent) if child < node]
-                if place in at and (parent < 0 or parent in kept) and all(child in kept for child in elder):
-                    kept.append(node)
-            share.draft, share.places = share.draft.only(kept), [at[share.places[node]] for node in kept]
+            share.keep([at.get(place) for place in share.places])
         self.tree = tree
 
     def _places(self, tree: Draft) -> list[int]:
@@ -71,10 +107,14 @@ class _Request:
             return []
         return found if tree.tokens == tuple(self.tree.tokens[place] for place in found) else []
 
-    def budget(self, number: int, left: int) -> int:
-        """Nodes for one drafter, of those that are left."""
-        rates = [share.acceptance for share in self.shares[number:]]
-        return min(left, ceil(left * rates[0] / sum(rates)))
+    def room(self, waiting: Sequence[int], budget: int) -> int:
+        """Nodes that the first of those who are still to be asked may draw, of what others have not drawn."""
+        heard = [share for share in self.shares if share.draft and not share.draws]
+        left = budget - sum(len(share.draft) for share in self.shares if share.draws)
+        unused = max(left - sum(len(share.draft) for share in heard), 0)
+        rates = [self.shares[one].acceptance for one in waiting]
+        all_rates = sum(rates) + sum(share.acceptance for share in heard)
+        return min(left, ceil(max(left * rates[0] / all_rates, unused * rates[0] / sum(rates))))
 
 
 class SeveralDrafter(Drafter):
@@ -104,6 +144,14 @@ class SeveralDrafter(Drafter):
     def toy(cls) -> Options:
         return cls.Options(of=("ngram:width=2,min_match=1,max_match=2", "draft-model:model=toy:100,depth=2"))
 
+    @property
+    def listens(self) -> bool:
+        return any(drafter.listens for drafter in self.drafters)
+
+    @property
+    def watches(self) -> bool:
+        return any(drafter.watches for drafter in self.drafters)
+
     def start(self, context: Context) -> _Request:
         shares: list[_Share] = []
         for number, drafter in enumerate(self.drafters):
@@ -125,20 +173,24 @@ class SeveralDrafter(Drafter):
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         requests: list[_Request] = [context.state for context in batch]
-        left = list(budgets)
         for request in requests:
-            request.tree = _NOTHING
             for share in request.shares:
                 share.draft, share.places = _NOTHING, []
-        for number, drafter in enumerate(self.drafters):
-            nodes = [request.budget(number, room) for request, room in zip(requests, left, strict=True)]
-            asked = [i for i, count in enumerate(nodes) if count > 0]
-            shares = [requests[i].shares[number] for i in asked]
-            drafts = drafter.propose([share.context for share in shares], [nodes[i] for i in asked]) if asked else []
-            for i, share, draft in zip(asked, shares, drafts, strict=True):
+        drawing = [one for one, drafter in enumerate(self.drafters) if drafter.facts.draws]
+        for draws, (number, drafter) in product((False, True), enumerate(self.drafters)):
+            waiting = [one for one in drawing if one >= number]
+            rooms = {
+                i: requests[i].room(waiting, budgets[i]) if draws else budgets[i]
+                for i, context in enumerate(batch)
+                if draws == (drafter.facts.draws and not context.sampling.greedy)
+            }
+            shares = {i: requests[i].shares[number] for i, room in rooms.items() if room}
+            contexts = [share.context for share in shares.values()]
+            drafts = drafter.propose(contexts, [rooms[i] for i in shares]) if shares else []
+            for share, draft in zip(shares.values(), drafts, strict=True):
                 share.draft = draft
-                requests[i].tree = merged(requests[i].shares)
-                left[i] = budgets[i] - len(requests[i].tree)
+        for request, budget in zip(requests, budgets, strict=True):
+            request.tree = merged(request.shares, budget)
         return [request.tree for request in requests]
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
@@ -171,31 +223,60 @@ class _Tree:
         self.source: list[str] = []
         self._eldest: dict[tuple[int, int], int] = {}  # parent and token -> node
 
-    def take(self, share: _Share) -> None:
-        draft, share.places = share.draft, []
-        for node, token in enumerate(draft.tokens):
-            parent = share.places[draft.parents[node]] if draft.parents[node] >= 0 else -1
+    def take(self, share: _Share, wanted: Sequence[bool]) -> None:
+        """The wanted nodes of one draft, and those that are there already."""
+        draft, places = share.draft, list[int | None]()
+        for node, (token, above) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+            parent = places[above] if above >= 0 else -1
             q = draft.q[node] if draft.q is not None else None
-            place = self._eldest.setdefault((parent, token), len(self.tokens))
-            if place == len(self.tokens) or not joins(q):
+            place = self._eldest.get((parent, token)) if parent is not None else None
+            if parent is not None and wanted[node] and (place is None or not joins(q)):
+                self._eldest.setdefault((parent, token), len(self.tokens))
+                place = self._eldest[parent, token]
                 self.tokens.append(token)
                 self.parents.append(parent)
                 self.q.append(q)
                 self.confidence.append(draft.confidence[node] if draft.confidence else share.acceptance)
                 self.source.append(draft.source_of(node))
-            share.places.append(place)
+            places.append(place)
+        share.keep(places)
 
     def draft(self) -> Draft:
         q = tuple(self.q) if any(q is not None for q in self.q) else None
         return Draft(tuple(self.tokens), tuple(self.parents), q, tuple(self.confidence), tuple(self.source))
 
 
-def merged(shares: Sequence[_Share]) -> Draft:
+def merged(shares: Sequence[_Share], budget: int) -> Draft:
     """One tree of all drafts; those with drawn nodes come first, so that chosen ones can join these."""
     tree = _Tree()
-    for share in sorted(shares, key=lambda share: share.draft.q is None):
-        tree.take(share)
+    drawn, chosen = ([share for share in shares if share.draws == draws] for draws in (True, False))
+    for share in drawn:
+        tree.take(share, [True] * len(share.draft))
+    there = {way for share in drawn for way in _ways(share.draft)}
+    wanted = _likeliest(chosen, budget - len(tree.tokens), there)
+    for share in chosen:
+        tree.take(share, [wanted is None or way in wanted for way in _ways(share.draft)])
     return tree.draft()
+
+
+def _likeliest(shares: Sequence[_Share], room: int, there: AbstractSet[Way]) -> AbstractSet[Way] | None:
+    """Ways of tokens to the nodes that are likeliest to come true, of those not there; None, where there is room."""
+    if sum(len(share.draft) for share in shares) <= room:
+        return None
+    chances = dict[Way, float]()
+    for share in shares:
+        for way, chance in zip(_ways(share.draft), share.chances(), strict=True):
+            if way not in there:
+                chances[way] = max(chance, chances.get(way, 0.0))
+    return set(sorted(chances, key=lambda way: (-chances[way], len(way)))[:room])
+
+
+def _ways(draft: Draft) -> list[Way]:
+    """The tokens from the root to every node."""
+    ways = list[Way]()
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        ways.append((*(ways[parent] if parent >= 0 else ()), token))
+    return ways
 
 
 # What one drafter sees of the outcome

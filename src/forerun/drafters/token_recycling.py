@@ -5,13 +5,15 @@ nodes. A draft is the tree that begins with the last token and has these candida
 fixed: node after node the one of most worth, where the candidate of rank r (from 0) is worth 0.6 / (r + 1)^1.2 of what
 it hangs under, which is its confidence, too. The first 80 have 8, 21, 25, 18, 6, 1 and 1 nodes on their levels; the
 paper's tree, found by hand, has 8, 21, 25, 15, 8 and 3. Nodes without candidates leave theirs to the next in order.
-In a step in which nobody asked for a draft only the likeliest token is kept, which is known without looking for it.
+Of what was written in steps in which nobody asked for a draft only the tokens are kept, each first among what follows
+the one before it; they are read before the next draft, and when the request ends.
 Does not: look at more than one token of context; learn from a prompt, of which only the last row has logits.
 """
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,7 @@ Matrix = npt.NDArray[np.int32]  # [vocab, width], the likeliest first; token + 1
 @dataclass(eq=False, slots=True)
 class _State:
     matrix: Matrix
+    known: int  # tokens of the text of which the matrix knows what followed
     asked: bool = False  # for a draft, in this step
 
 
@@ -46,6 +49,7 @@ class TokenRecyclingDrafter(SoloDrafter):
         lesson=6,
         evidence="docs/results/README.md#recycling-80",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:
@@ -66,10 +70,14 @@ class TokenRecyclingDrafter(SoloDrafter):
         return cls.Options(nodes=4, width=2)
 
     def start(self, context: Context) -> _State:
-        return _State(self.pool.of(context))
+        return _State(self.pool.of(context), len(context.tokens) - 1)
+
+    def stop(self, context: Context) -> None:
+        _read(context.state, context.tokens)
 
     def propose_one(self, context: Context, budget: int) -> Draft:
         matrix, most = context.state.matrix, min(budget, self.nodes)
+        _read(context.state, context.tokens)
         context.state.asked = True
         tokens, parents, chances = list[int](), list[int](), list[float]()
         rows, nodes = [matrix[context.tokens[-1]].tolist()], [-1]  # by place, the root first
@@ -92,21 +100,24 @@ class TokenRecyclingDrafter(SoloDrafter):
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         for context, outcome in zip(batch, outcomes, strict=True):
-            if not outcome.work.logits:
+            state, verdict = context.state, outcome.verdict
+            if not state.asked or verdict is None:
                 continue
-            matrix, read = context.state.matrix, [outcome.work.tokens[row] for row in outcome.work.logits]
-            if context.state.asked:
-                _, best = likeliest(outcome.output.logits, self.width)
-                matrix[read] = fetch(best) + 1  # of a token that was read twice, the last
-                context.state.asked = False
-            else:
-                _to_front(matrix[read[0]], outcome.output.best[0] + 1)
+            read = [outcome.work.tokens[row] for row in outcome.work.logits]
+            _, best = likeliest(outcome.output.logits, self.width)
+            state.matrix[read] = fetch(best) + 1  # of a token that was read twice, the last
+            state.asked, state.known = False, len(context.tokens) + len(verdict.path)
 
 
-def _to_front(row: Matrix, token: int) -> None:
-    """Before all others in a matrix's row, the least likely of which goes."""
-    others = [other for other in row.tolist() if other != token]
-    row[:] = [token, *others][: len(row)]
+def _read(state: _State, tokens: Sequence[int]) -> None:
+    """Tokens whose rows nobody looked at: what followed each goes before all others, the least likely of which goes."""
+    new = tokens[state.known :]
+    for token, following in dict(pairwise(new)).items():
+        row = state.matrix[token]
+        if row[0] != following + 1:
+            others = [other for other in row.tolist() if other != following + 1]
+            row[:] = [following + 1, *others][: len(row)]
+    state.known = max(len(tokens) - 1, 0)
 
 
 def template(count: int, width: int) -> list[tuple[int, int]]:

@@ -45,7 +45,8 @@ def template(depth: int, width: int, leaves: int) -> tuple[tuple[int, ...], ...]
 @dataclass(eq=False, slots=True)
 class _State:
     purse: Purse
-    candidates: list[list[int]] = field(default_factory=list)  # of the next positions, the likeliest first
+    candidates: list[list[int]] = field(default_factory=list)  # of the positions from `begin` on, the likeliest first
+    begin: int = 0
     places: dict[tuple[int, ...], int] = field(default_factory=dict)  # where the text's n-grams last ended
     known: int = 0  # tokens of the text in `places`
 
@@ -59,6 +60,7 @@ class TrJacobiDrafter(SoloDrafter):
         needs=frozenset({Need.LOGITS, Need.BRANCHING}),
         evidence="docs/results/README.md#parallel-greedy",
     )
+    watches = False
 
     @dataclass(frozen=True)
     class Options:
@@ -96,7 +98,7 @@ class TrJacobiDrafter(SoloDrafter):
         if state.purse.rests():
             return _NOTHING
         self._read(state, tokens)
-        trie, candidates = Trie(budget), state.candidates[: options.noise]
+        trie, candidates = Trie(budget), state.candidates[: options.noise] if state.begin == len(tokens) else []
         row = [ranked[0] for ranked in candidates]
         trie.add(self._copied(state, tokens), ROOT, COPIED)
         trie.add(row, ROOT, GUESS)
@@ -134,7 +136,8 @@ class TrJacobiDrafter(SoloDrafter):
             state.purse.settle(outcome)
             if outcome.draft is None or outcome.verdict is None:
                 continue
-            nodes = speakers(outcome.draft, outcome.verdict.path)
+            path = outcome.verdict.path
+            nodes, state.begin = speakers(outcome.draft, path), len(context.tokens) + len(path) + 1
             state.candidates = self._ranked(outcome.output.logits, nodes) if nodes else []
 
     def _ranked(self, logits: torch.Tensor, nodes: Sequence[int]) -> list[list[int]]:

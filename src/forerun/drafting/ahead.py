@@ -36,11 +36,16 @@ def filler(tokens: Sequence[int], count: int) -> list[int]:
 class Window:
     """Guesses at the tokens that come next, one per position, each renewed by the pass that reads those before it."""
 
-    guesses: list[Dist] = field(default_factory=list)  # of the positions after the committed tokens
+    guesses: list[Dist] = field(default_factory=list)  # of the positions from `begin` on
+    begin: int = 0
+
+    def _until_now(self, context: Context) -> list[Dist]:
+        """The guesses after the committed tokens: there may have been steps that nobody was shown."""
+        return self.guesses[len(context.tokens) - self.begin :]
 
     def draft(self, context: Context, size: int, source: str) -> Draft:
         """A chain of the next `size` guesses; where there are fewer it goes on with tokens of the text."""
-        known = self.guesses[:size]
+        known = self._until_now(context)[:size]
         tokens = [context.rng.categorical(guess, Purpose.DRAFT, i, i) for i, guess in enumerate(known)]
         drawn = [guess if guess.only is None else None for guess in known]
         tokens += filler(context.tokens, size - len(known))
@@ -53,7 +58,8 @@ class Window:
             return
         draft, path = outcome.draft, outcome.verdict.path
         nodes = speakers(draft, path)
-        older = self.guesses[len(path) + 1 + len(nodes) :]
+        older = self._until_now(context)[len(path) + 1 + len(nodes) :]
+        self.begin = len(context.tokens) + len(path) + 1
         if drawn and nodes and not context.sampling.greedy:
             shaper = Shaper.of(context, eos)
             rows = outcome.output.logits[[node + 1 for node in nodes]]

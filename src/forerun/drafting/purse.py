@@ -39,5 +39,6 @@ class Purse:
     def settle(self, outcome: Outcome) -> None:
         """It was judged; of the outcome's nodes the first are its own."""
         if outcome.verdict is not None:
-            self.left += sum(node < self.nodes for node in outcome.verdict.path) - self.price * self.nodes
+            verified = min(self.nodes, len(outcome.draft or ()))
+            self.left += sum(node < verified for node in outcome.verdict.path) - self.price * verified
         self.nodes = 0

@@ -86,6 +86,10 @@ class Guard(Drafter):
         self._failures, self._rest = 0, 0
 
     @property
+    def listens(self) -> bool:
+        return self.inner.listens
+
+    @property
     def watches(self) -> bool:
         return self.inner.watches
 

@@ -20,6 +20,10 @@ class Planned(Drafter):
         self.hidden = tuple(dict.fromkeys((*inner.hidden, *planner.hidden)))
 
     @property
+    def listens(self) -> bool:
+        return self.inner.listens
+
+    @property
     def watches(self) -> bool:
         return self.inner.watches or self.planner.watches
 
@@ -27,8 +31,10 @@ class Planned(Drafter):
         return self.inner.start(context)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
-        drafts = [_possible(*one) for one in zip(batch, self.inner.propose(batch, budgets), strict=True)]
-        return list(self.planner.cut(batch, drafts))
+        drafts = self.inner.propose(batch, budgets)
+        if not any(drafts):
+            return drafts
+        return list(self.planner.cut(batch, [_possible(*one) for one in zip(batch, drafts, strict=True)]))
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         self.planner.see(batch, outcomes)

@@ -46,7 +46,10 @@ class Planner(Member):
         """Nodes per request; at most `room` in total. The engine cuts further where a text is about to end."""
 
     def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """What will be verified of drafts that were made within the shares; see `Draft.only`. Everything by default."""
+        """What will be verified of drafts that were made within the shares; see `Draft.only`. Everything by default.
+
+        Not asked where nobody has a draft.
+        """
         return drafts
 
     def see(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:

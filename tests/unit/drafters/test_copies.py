@@ -173,24 +173,33 @@ def told(drafter, context, outcome):
     drafter.observe([context], [outcome])
 
 
-@pytest.mark.parametrize("spelled", ["token-recycling:nodes=2,width=2", "aded:nodes=2,width=2"])
-def test_without_a_wish_for_a_draft_the_likeliest_token_alone_is_learned(spelled):
+@pytest.mark.parametrize("spelled", ["token-recycling:width=2", "aded:width=2"])
+def test_of_steps_in_which_nobody_asked_for_a_draft_what_was_written_is_learned(spelled):
     drafter = opened(spelled)
     context = begun(drafter, (1, 2))
-    drafter.observe([context], [judged(context, Draft(), rows((5, 6)), (), 5)])
-    assert proposed(drafter, context) == (5,)
+    assert proposed(drafter, context, (5, 1, 2), budget=1) == (5,)
     told(drafter, context, judged(context, Draft(), rows((7, 8)), (), 7))
-    assert proposed(drafter, context) == (7, 8)
+    context.tokens.append(7)
+    (draft,) = drafter.propose([replace(context, tokens=[*context.tokens, 1, 2])], [8])
+    assert [draft.tokens[node] for node in draft.children(-1)] == [7, 8]
 
 
-def test_what_was_likeliest_last_comes_first():
+def test_what_came_last_comes_first():
     drafter = opened("token-recycling:nodes=2,width=2")
     context = begun(drafter, (1, 2))
-    told(drafter, context, judged(context, Draft(), rows((7, 8)), (), 7))
-    for likeliest, found in ((8, (8, 7)), (8, (8, 7)), (9, (9, 8))):
-        drafter.observe([context], [judged(context, Draft(), rows((likeliest,)), (), likeliest)])
-        assert proposed(drafter, context) == found
-        drafter.observe([context], [judged(context, Draft(), rows(found), (), likeliest)])
+    for written, found in ((7, [8]), (8, [9, 8]), (9, [10, 9]), (9, [10, 9]), (7, [8, 10])):
+        context.tokens.extend((written, 2))  # nobody is shown the rows
+        proposed(drafter, context)
+        assert [token for token in context.state.matrix[2].tolist() if token] == found
+
+
+def test_what_was_written_is_learned_when_the_request_ends():
+    for spelled in ("token-recycling", "aded"):
+        drafter = opened(spelled)
+        context = begun(drafter, (1, 2))
+        context.tokens.extend((5, 6))
+        drafter.stop(context)
+        assert proposed(drafter, begun(drafter, (1, 2)), budget=1) == (5,)
 
 
 def test_token_recycling_drafts_the_candidates_of_every_node_that_was_read():

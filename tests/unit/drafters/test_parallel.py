@@ -8,7 +8,7 @@ from forerun.build import setup_for
 from forerun.config import Config, choose
 from forerun.drafters import DRAFTERS
 from forerun.drafters.lookahead import _Pool
-from forerun.drafters.tr_jacobi_msn import template
+from forerun.drafters.tr_jacobi_msn import BESIDE, COPIED, GUESS, NOISE, template
 from forerun.drafting.ahead import Window
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
@@ -235,7 +235,7 @@ def test_the_template_puts_likely_paths_first():
 def test_candidates_become_a_tree_beside_a_branch_of_the_text():
     drafter = made("tr-jacobi-msn:noise=3,width=2,leaves=3,copy=2,match=2,price=0")
     context = begun(drafter, (7, 8, 9, 5, 7, 8), temperature=0)
-    context.state.candidates = [[1, 2], [3, 4]]
+    context.state.candidates, context.state.begin = [[1, 2], [3, 4]], 6
     draft = drafter.propose_one(context, 99)
     found = {path(draft, node) for node in range(len(draft))}
     assert found == {(1,), (1, 3), (1, 3, 8), (9,), (9, 5), (2,)}  # 8: noise, as nothing follows 3 in the text
@@ -244,8 +244,19 @@ def test_candidates_become_a_tree_beside_a_branch_of_the_text():
 def test_noise_is_what_followed_the_same_token():
     drafter = made("tr-jacobi-msn:noise=3,width=2,leaves=0,copy=0,price=0")
     context = begun(drafter, (7, 3, 9, 5, 6), temperature=0)
-    context.state.candidates = [[3, 4]]
+    context.state.candidates, context.state.begin = [[3, 4]], 5
     assert drafter.propose_one(context, 99).tokens == (3, 9, 5)
+
+
+def test_a_small_draft_is_the_text_then_the_likeliest_guesses_then_noise_then_others():
+    drafter = made("tr-jacobi-msn:noise=3,width=2,leaves=3,copy=2,match=2,price=0")
+    context = begun(drafter, (7, 8, 9, 5, 7, 8), temperature=0)
+    context.state.candidates, context.state.begin = [[1, 2], [3, 4]], 6
+    whole = drafter.propose_one(context, 99)
+    assert whole.tokens == (9, 5, 1, 3, 8, 2)
+    assert whole.confidence == (COPIED, COPIED, GUESS, GUESS, NOISE, BESIDE)
+    for budget in range(1, len(whole)):
+        assert drafter.propose_one(context, budget) == whole.only(range(budget))
 
 
 # parallel-branches

@@ -13,7 +13,7 @@ from forerun.build import setup_for
 from forerun.config import Choice, Config, choose
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import SoloDrafter
-from forerun.drafters.several import SeveralDrafter, _Share, merged
+from forerun.drafters.several import SeveralDrafter, _Request, _Share, merged
 from forerun.errors import ConfigError
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose, RngPart
@@ -103,9 +103,9 @@ def installed(monkeypatch):
     vars(DRAFTERS).pop("plugins", None)
 
 
-def tree(*drafts):
+def tree(*drafts, budget=99):
     shares = [_Share(None, draft=draft) for draft in drafts]
-    return merged(shares), [share.places for share in shares]
+    return merged(shares, budget), [share.places for share in shares]
 
 
 def test_chosen_drafts_share_their_beginnings():
@@ -158,25 +158,64 @@ def test_no_number_is_used_twice():
     assert len(set(log.keys)) == 36
 
 
-def test_the_budget_follows_what_came_true(installed):
+def test_the_likeliest_nodes_stay_and_everybody_keeps_what_is_left_of_his():
+    sure = Draft((1, 2, 0), (-1, 0, 1), confidence=(0.9, 0.9, 0.9))
+    wide = Draft((2, 1, 0, 2, 1), (-1, -1, 0, 1, 0), confidence=(0.6, 0.5, 0.9, 0.9, 0.1))
+    whole, _ = tree(sure, wide)
+    assert len(whole) == 6  # both have 1, and 2 after it
+    for budget, tokens, places in (
+        (0, (), [[], []]),
+        (2, (1, 2), [[0, 1], []]),  # 0.9, 0.81; the second's 1 and 2 stay, but not without their elder sibling
+        (3, (1, 2, 0), [[0, 1, 2], []]),  # 0.729
+        (4, (1, 2, 0, 2), [[0, 1, 2], [3, 0, 1]]),  # 0.6
+        (5, (1, 2, 0, 2, 0), [[0, 1, 2], [3, 0, 4, 1]]),  # 0.54
+    ):
+        draft, found = tree(sure, wide, budget=budget)
+        assert (draft.tokens, found) == (tokens, places)
+
+
+def test_what_was_drawn_stays_and_takes_no_room_twice():
+    chosen = Draft((1, 0, 2, 2), (-1, 0, 1, 2), confidence=(0.9,) * 4)
+    draft, places = tree(chosen, Draft.chain((1, 0), "drawn", (Q, R)), budget=3)
+    assert (draft.tokens, draft.q) == ((1, 0, 2), (Q, R, None))
+    assert places == [[0, 1, 2], [0, 1]]
+
+
+def test_the_nodes_go_to_who_was_right(installed):
     """The first chain is always right and the second never: soon all nodes go to the first."""
     toy = Toy(
         drafter="several:of=[(scripted:tokens=[0,0,0,0,0,0]),(scripted:tokens=[1,1,1,1,1,1])]", planner="fixed:nodes=6"
     )
     toy.build().write([Ask((0,), Sampling(temperature=0, max_tokens=40, logit_bias={0: 99.0}))])
     right, wrong = installed
-    assert right.asked == [3, 5, 6, 6, 6, 6, 1]
-    assert wrong.asked == [3, 1]
+    assert right.asked[:6] == wrong.asked[:6] == [6] * 6  # as if each were alone
+    lengths = [
+        [sum(source == own for source in map(told.draft.source_of, range(len(told.draft)))) for told in one.told]
+        for one, own in ((right, "000000"), (wrong, "111111"))
+    ]
+    assert lengths[0][:6] == [3, 4, 5, 5, 6, 6]
+    assert lengths[1][:6] == [3, 2, 1, 1, 0, 0]
     assert right.stopped == wrong.stopped == [0]
 
 
-def test_what_one_leaves_goes_to_the_others(installed):
-    toy = Toy(
-        drafter="several:of=[(scripted:tokens=[1]),scripted,(scripted:tokens=[1,1,1,1,2,2,2])]", planner="fixed:nodes=6"
-    )
-    toy.build().write([Ask((0,), Sampling(temperature=0, max_tokens=8, logit_bias={2: 99.0}))])
-    first, _, last = installed
-    assert (first.asked[0], last.asked[0]) == (2, 5)  # and the node that both guess is one
+def test_who_draws_gets_what_he_was_worth_or_what_others_leave(installed):
+    """By hand: of 8 nodes, beside chosen drafts of 2 and of 8 nodes, and of a wrong one."""
+
+    def room(*drafts, waiting=(0,), accepted=1.0):
+        shares = [_Share(None, draft=draft) for draft in drafts]
+        shares[waiting[0]].accepted = accepted
+        return _Request(shares).room(waiting, 8)
+
+    two, eight, drawn = Draft.chain((1, 2), ""), Draft.chain((1,) * 8, ""), Draft.chain((1,) * 3, "", (Q,) * 3)
+    assert room(Draft()) == 8
+    assert room(Draft(), two) == 6
+    assert room(Draft(), eight) == 4
+    assert room(Draft(), eight, accepted=0.2) == 2
+    assert room(Draft(), Draft(), eight, waiting=(0, 1)) == 3  # the second is still to be asked
+    assert room(Draft(), Draft(), two, waiting=(0, 1)) == 3
+    assert room(Draft(), Draft(), waiting=(0, 1)) == 4
+    assert room(drawn, Draft(), eight, waiting=(1,)) == 3
+    assert room(drawn, Draft(), waiting=(1,)) == 5
 
 
 def outcome_of(request, path, token, pending=2):

@@ -46,15 +46,19 @@ def test_guesses_are_what_the_rows_behind_the_refused_tokens_say():
     assert draft.tokens == (2, 2, 2) == tuple(filler(context.tokens, 3))
     window.advance(context, judged(draft, (), 3, LOGITS), (), drawn=True)
     assert [guess.only for guess in window.guesses] == [0, 1, 0]
-    assert window.draft(context, 5, "me").tokens == (0, 1, 0, 2, 2)
+    context.tokens.append(3)
+    assert window.draft(context, 5, "me").tokens == (0, 1, 0, 3, 3)
     assert window.draft(context, 2, "me").tokens == (0, 1)
+    context.tokens.append(3)  # in a step that nobody was shown
+    assert window.draft(context, 2, "me").tokens == (1, 0)
 
 
 def test_what_was_not_read_is_remembered_in_its_place():
-    window, context = Window([Dist.point(token) for token in (3, 2, 1, 0)]), asked(temperature=0)
+    window, context = Window([Dist.point(token) for token in (3, 2, 1, 0)], 3), asked(temperature=0)
     draft = window.draft(context, 2, "me")
     window.advance(context, judged(draft, (0,), 1, LOGITS[:3]), (), drawn=False)
     assert [guess.only for guess in window.guesses] == [1, 0]  # of depths 3 and 4
+    context.tokens.extend((3, 1))
     window.advance(context, judged(Draft(), (), 1, LOGITS[:1]), (), drawn=False)
     assert [guess.only for guess in window.guesses] == [0]
 
@@ -65,6 +69,7 @@ def test_drawn_guesses_report_the_shaped_row_they_come_from():
     window.advance(context, judged(draft, (), 3, LOGITS[:3]), (), drawn=True)
     first = np.array([0.4**2, 0.3**2, 0, 0]) / (0.4**2 + 0.3**2)
     assert window.guesses[0].probs == pytest.approx(first)
+    context.tokens.append(3)
     again = window.draft(context, 3, "me")
     assert again.q[:2] == tuple(window.guesses)
     assert again.q[2] is None
@@ -72,7 +77,7 @@ def test_drawn_guesses_report_the_shaped_row_they_come_from():
 
 
 def test_every_draft_draws_anew():
-    window = Window([Dist(np.array([0.5, 0.5]))] * 2)
+    window = Window([Dist(np.array([0.5, 0.5]))] * 2, 1)
     rng = ExhaustiveRng()
     context = Context(0, [0], 1, Sampling(), rng)
     for step in range(2):  # the second would raise ReuseError if the numbers were the first's
