@@ -25,10 +25,8 @@ from forerun.rng import RngPart
 from forerun.types import Context, Dist, Draft, Facts, Need, Outcome, Output, Setup, Verdict, Work
 
 MEMORY = 0.9  # what a node counts for one step later
-HOPE, PRIOR = (
-    0.5,
-    2.0,
-)  # confidence of a node of which nobody says any; nodes that count as if they had come true as hoped
+HOPE = 0.5  # confidence of a node of which nobody says any
+PRIOR = 2.0  # nodes that count as if they had come true as hoped
 Way = tuple[int, ...]
 _NOTHING = Draft()
 
