@@ -15,7 +15,6 @@ import torch
 from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.kernels.race import winner
-from forerun.rng import Purpose
 from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
@@ -171,29 +170,29 @@ class Shaper:
 class Rows:
     """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i.
 
-    `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter. Where only a
-    constraint bends a row, that and p itself are not found before they are asked for, since draws seldom need a mask.
+    `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter. Where a
+    constraint alone bends a row and allows its best token, the mask waits until it is asked for: draws seldom need it.
     """
 
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
         self._shaper, self._logits, self._draft = Shaper.of(context, eos), output.logits, draft
         self._states, self.stuck = States(output.hidden, len(draft)), frozenset[int]()
         self._best: list[int] | None = None
-        self._held: dict[int, Floats] | None = None
-        if context.sampling.greedy:
+        self._held: dict[int, Floats | None] = {}  # p of the rows whose mask waits, once it is known
+        every, greedy = range(len(output.best)), context.sampling.greedy
+        doubtful = self._shaper.doubtful(output.best, self._path) if greedy or self._shaper.held_alone else every
+        bent = self._bent(doubtful) if doubtful else None
+        if greedy:
             self._best = list(output.best)
-            doubtful = self._shaper.doubtful(output.best, self._path)
-            if doubtful:
-                for row, token in zip(doubtful, _best(self._bent(doubtful)), strict=True):
-                    self._best[row] = token
-        elif self._shaper.held_alone:
-            self._held, self._drawn = {}, dict[tuple[int, int], int | None]()
-            self._rows = fetch(self._shaper.shape(self._logits))
-            key = context.rng.ahead(Purpose.TARGET, 0)
-            if key is None or self.drawn(-1, key) is None:
-                self.held(-1)
+            for row, token in zip(doubtful, _best(bent) if bent is not None else (), strict=True):
+                self._best[row] = token
+            return
+        self._held = dict.fromkeys(set(every).difference(doubtful))
+        if bent is None or not self._held:
+            logits = self._logits if bent is None else bent
         else:
-            self._rows = fetch(self._shaper.shape(self._bent(range(len(self._logits)))))
+            logits = self._logits.index_copy(0, send(doubtful, bent.device), bent)
+        self._rows = fetch(self._shaper.shape(logits))
 
     def _path(self, row: int) -> Path:
         return path_to(self._draft, row - 1)
@@ -211,22 +210,19 @@ class Rows:
     def __getitem__(self, node: int) -> Dist:
         if self._best is not None:
             return Dist.point(self._best[node + 1])
-        return Dist(self._rows[node + 1] if self._held is None else Held(self, node))
+        return Dist(Held(self, node) if node + 1 in self._held else self._rows[node + 1])
 
     def held(self, node: int) -> Floats:
-        """P under the constraint alone, [vocab]."""
-        assert self._held is not None  # noqa: S101 - `Held` asks
-        if node not in self._held:
-            self._held[node] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
-        return self._held[node]
+        """P of a row whose mask has waited."""
+        found = self._held[node + 1]
+        if found is None:
+            found = self._held[node + 1] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
+        return found
 
     def drawn(self, node: int, key: int) -> int | None:
-        """What a key draws from the row as if nothing held it; None where the constraint forbids that."""
-        if (node, key) not in self._drawn:
-            token = winner(Dist(self._rows[node + 1]), key)
-            forbidden = self._shaper.doubtful([token], lambda _: self._path(node + 1))
-            self._drawn[node, key] = None if forbidden else token
-        return self._drawn[node, key]
+        """What a key draws from such a row as if nothing held it; None where the constraint forbids that."""
+        token = winner(Dist(self._rows[node + 1]), key)
+        return None if self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
 
     @property
     def text(self) -> Sequence[int]:

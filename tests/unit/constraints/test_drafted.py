@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from forerun.build import guides_for, setup_for
 from forerun.config import Config
 from forerun.drafters.contract import SoloDrafter
-from forerun.errors import RequestError
 from forerun.kernels.race import winner
 from forerun.models.toy import ToyModel
-from forerun.rng import CounterRng, Purpose, Rng
+from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Rows, Shaper
 from forerun.testing import Ask, Toy
 from forerun.types import Constraint, Context, Dist, Draft, Facts, Output, Sampling
@@ -198,7 +197,7 @@ def test_greedy_rows_are_those_of_all_masks(schema, random):
 
 @given(SCHEMAS, st.randoms(use_true_random=False))
 def test_draws_are_those_from_all_masks(schema, random):
-    """Of every node, by any key; masks are asked for only where what the free row's draw brings is forbidden."""
+    """Of every node, by any key; masks are asked for where its best token or the free row's draw is forbidden."""
     wish, numbers = Constraint("json_schema", json.dumps(schema)), torch.Generator().manual_seed(random.randrange(99))
     sampling = Sampling(temperature=random.choice((0.7, 1.0)), constraint=wish)
     context = Context(0, [0], 1, sampling, CounterRng(random.randrange(99)), guide=fresh(wish, []))
@@ -211,42 +210,21 @@ def test_draws_are_those_from_all_masks(schema, random):
         bent, stuck = wanted.bent(logits, lambda row, draft=draft: draft.tokens[:row])
         if stuck[0]:
             return
-        rights, frees = wanted.shape(bent).numpy(), wanted.shape(logits).numpy()
-        keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(len(draft) + 1)]
+        rights, best = wanted.shape(bent).numpy(), tuple(logits.argmax(-1).tolist())
+        keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(len(best))]
+        free = [winner(Dist(p), key) for p, key in zip(wanted.shape(logits).numpy(), keys, strict=True)]
         asked.clear()
-        rows = Rows(Output(logits, (0,) * (len(draft) + 1), (0.0,) * (len(draft) + 1)), context, draft, (EOS,))
-        drawn = [context.rng.categorical(rows[depth - 1], Purpose.TARGET, depth) for depth in range(len(draft) + 1)]
-        races = list(zip(rights, keys, strict=True))
-        assert [token for token, held in zip(drawn, stuck, strict=True) if not held] == [
-            winner(Dist(p), key) for (p, key), held in zip(races, stuck, strict=True) if not held
-        ]
-        refused = [p[winner(Dist(free), key)] == 0 for (p, key), free in zip(races, frees, strict=True)]
-        assert len(asked) == sum(map(bool, refused | stuck.numpy()))
+        rows = Rows(Output(logits, best, (0.0,) * len(best)), context, draft, (EOS,))
+        drawn = [context.rng.categorical(rows[depth - 1], Purpose.TARGET, depth) for depth in range(len(best))]
+        assert drawn == [winner(Dist(p), key) for p, key in zip(rights, keys, strict=True)]
+        doubtful = [p[token] == 0 for p, token in zip(rights, best, strict=True)] | stuck.numpy()
+        refused = [p[token] == 0 for p, token in zip(rights, free, strict=True)] & ~doubtful
+        assert len(asked) == doubtful.any() + refused.sum()
         assert rows.stuck == {row - 1 for row in stuck.nonzero()[:, 0].tolist()}
         assert all(np.array_equal(rows[row - 1].probs, p) for row, p in enumerate(rights))
         if drawn[0] == EOS or context.guide.advance(drawn[0]):
             return
         context.tokens.append(drawn[0])
-
-
-@pytest.mark.parametrize("drawing", [True, False])
-def test_a_root_at_which_nothing_is_allowed_is_refused(drawing):
-    """At once, and by a sentence, whether or not its draw is known ahead."""
-    wish, logits = Constraint("json_schema", '{"enum": ["a"]}'), torch.full((1, len(WORDS)), -torch.inf)
-    logits[0, WORDS.index("1.")] = 0
-    rng = CounterRng(0) if drawing else Visited()
-    context = Context(0, [0], 1, Sampling(constraint=wish), rng, guide=fresh(wish, []))
-    with pytest.raises(RequestError, match="leave no token"):
-        Rows(Output(logits, (0,), (0.0,)), context, Draft(), (EOS,))
-
-
-class Visited(Rng):
-    """One whose draws no key decides."""
-
-    def categorical(self, p, purpose, depth, index=0):
-        raise NotImplementedError
-
-    bernoulli = categorical
 
 
 def counted(guide):
