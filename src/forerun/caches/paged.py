@@ -78,7 +78,6 @@ class PagedCache(Cache):
         self._device = layout.device
         self._idle = list(range(slots - 1, -1, -1))
         self._open: dict[int, Slot] = {}
-        self._looked: set[int] = set()  # blocks that were found sound since they were taken
         self._placed: tuple[Pass, Place] | None = None
         for block in range(count):
             self._poison(block)
@@ -96,8 +95,8 @@ class PagedCache(Cache):
         last = (len(tokens) - 1) // self._size if self.options.prefix else 0  # blocks that may be found
         for i in range(last):
             prefix = Prefix.of(s.keys[-1] if s.keys else b"", tokens[i * self._size : (i + 1) * self._size], scope)
-            block = self._blocks.find(prefix)
-            if block is None or not self._sound(block):
+            block = self._blocks.find(prefix, lambda found: self.rows.finite(found * self._size, self._size))
+            if block is None:
                 break
             self._blocks.share(block)
             s.append(block)
@@ -160,21 +159,7 @@ class PagedCache(Cache):
 
     def _take(self, last: int, scope: str) -> int:
         self._poison(block := self._blocks.take(last, scope))
-        self._looked.discard(block)
         return block
-
-    def _sound(self, block: int) -> bool:
-        """Whether it holds nothing but numbers, before others read it: an infinite key hides its token from all logits.
-
-        Looked at once. One that does not is not found again.
-        """
-        if block not in self._looked and not self.rows.finite(block * self._size, self._size):
-            self._blocks.forget(block)
-            if block in self._blocks.clean:
-                self._poison(block)
-            return False
-        self._looked.add(block)
-        return True
 
     def _copy(self, source: int, count: int, last: int, scope: str) -> int:
         """A new block, after `last` if it can be, with the first `count` tokens of another."""

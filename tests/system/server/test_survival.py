@@ -215,34 +215,23 @@ def test_ten_times_the_room_and_then_none(serving, eventually):
 def test_who_finds_no_room_hears_so_soon(tmp_path, eventually):
     """R17, by the clock of clients in another process; docs/reliability.md has what the figures are alone."""
     log, refused, answers = tmp_path / "log", [], Counter()
-    words = (
-        "serve",
-        "toy:3",
-        "--port",
-        "0",
-        "--threads",
-        "1",
-        "--profiles",
-        "off",
-        "--max-requests",
-        "2",
-        "--max-queue",
-        "2",
-    )
-    body = {"prompt": "ab", "max_tokens": 1000, "seed": 1}
+    words = "serve", "reference", "--port", "0", "--threads", "1", "--max-requests", "1", "--max-queue", "1"
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
 
-    async def client(web, until):
+    async def client(web):
+        await web.get("/health")  # a connection that stays
+        until = time.monotonic() + 2
         while time.monotonic() < until:
             began = time.monotonic()
             answer = await post(web, body)
             answers[answer.status_code] += 1
             if answer.status_code == 429:
                 refused.append(time.monotonic() - began)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
 
     async def flood(url):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
-            await asyncio.gather(*(client(web, time.monotonic() + 2) for _ in range(40)))
+            await asyncio.gather(*(client(web) for _ in range(12)))
 
     command = [sys.executable, "-c", "from forerun.cli import main; main()", *words]
     with log.open("w") as said, subprocess.Popen(command, stderr=said, cwd=tmp_path) as process:
