@@ -62,6 +62,7 @@ STREAMS = """async ([count, tokens]) => {
   document.getElementById("prompt").focus();
   window.written = Promise.all(Array.from({ length: count }, (_, seed) => write(seed))).then(() => {
     done = true;
+    all.forEach((answer) => answer.draw());
     const seconds = (performance.now() - began) / 1000;
     return { ...found, seconds, tokens: document.querySelectorAll(".token").length };
   });

@@ -2,20 +2,25 @@
 
 The digest is over the lines that a wheel's RECORD has of its own files, each with its SHA-256, so it is the same
 wherever the same wheel was installed; what the installer adds is left out.
-Does not: know the wheel's own hash, which pip does not keep; list what is for development only.
+--hashes asks pip for the same versions once more and prints them with the hashes of the wheels that this machine takes.
+Does not: list what is for development only; know the hashes of another platform's wheels, or of another build of torch.
 """
 
 import json
 import re
+import subprocess
 import sys
+import tempfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from hashlib import sha256
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import quote
 
 from packaging.requirements import Requirement
 
+BUILD = ("scikit-build-core", "nanobind", "cmake", "ninja")  # what makes forerun's own wheel
 _INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json"}
 Found = dict[str, metadata.Distribution]
 
@@ -107,9 +112,30 @@ def bill(packages: Found) -> dict[str, object]:
     }
 
 
+def locked(versions: dict[str, str], *words: str) -> list[str]:
+    """Requirements of these very versions, each with the hash of its wheel here; `words` are for pip as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        asked = ["--dry-run", "--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", str(report)]
+        names = [f"{name}=={version}" for name, version in sorted(versions.items())]
+        subprocess.run([sys.executable, "-m", "pip", "install", "-qq", *asked, *words, *names], check=True)  # noqa: S603
+        found = json.loads(report.read_text())["install"]
+    hashes = {normal(each["metadata"]["name"]): each["download_info"]["archive_info"]["hashes"] for each in found}
+    return [f"{line} --hash=sha256:{hashes[line.partition('==')[0]]['sha256']}" for line in names]
+
+
 def main(words: list[str]) -> int:
-    """Print the bill; with --check, which installed files are not their wheels', and fail if there are any."""
+    """Print the bill; with --check, which installed files are not their wheels', and fail if there are any.
+
+    With --hashes, what `pip install --require-hashes` takes, build tools included.
+    """
     packages = needed()
+    if words[:1] == ["--hashes"]:
+        for name in BUILD:
+            packages[name] = metadata.distribution(name)
+            needed(name, packages)
+        print(*locked({name: found.version for name, found in packages.items()}, *words[1:]), sep="\n")
+        return 0
     if words == ["--check"]:
         wrong = [f"{name}: {file}" for name, found in packages.items() for file in changed(found)]
         count = sum(len(own_files(found)) for found in packages.values())

@@ -67,6 +67,8 @@ class Guide:
         self._wanted = True
         asked = [tuple(path) for path in paths]
         self._find(self._unknown(asked))
+        if len(asked) == 1:
+            return self._masks[asked[0]][None]
         return np.stack([self._masks[path] for path in asked])
 
     def foresee(self, paths: Sequence[Path]) -> None:
@@ -94,7 +96,7 @@ class Guide:
                 if self._down(walked, path):
                     self._mask(path)
                 else:
-                    self._masks[path] = np.zeros(self._vocab, np.bool_)
+                    self._keep(path, np.zeros(self._vocab, np.bool_))
         finally:  # a drafter that takes too long is interrupted where it stands
             self._back(walked, 0)
 
@@ -138,8 +140,12 @@ class Guide:
         if path not in self._masks:
             mask = self._matcher.mask()
             mask[self._ends] = self._matcher.may_end()
-            self._masks[path] = mask  # whole, whenever this is interrupted
+            self._keep(path, mask)  # whole, whenever this is interrupted
         return self._masks[path]
+
+    def _keep(self, path: Path, mask: Bools) -> None:
+        mask.flags.writeable = False  # whoever asks may be given this very one
+        self._masks[path] = mask
 
     def forced(self, path: Sequence[int], count: int) -> list[int]:
         self._wait()

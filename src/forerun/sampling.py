@@ -14,7 +14,8 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
-from forerun.types import Context, Dist, Draft, Floats, Guide, Logprob, Output, Sampling
+from forerun.kernels.race import winner
+from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
 STUCK = (
@@ -65,7 +66,7 @@ class Shaper:
         return bent
 
     def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `bend`, and in which rows no token is left, bool [n]; these are flat. None: nothing is asked for."""
+        """As `bend`, and in which rows no token is left, bool [n]; token 0 has these. None: nothing is asked for."""
         if not self.bends:
             return logits, None
         rows = [paths(i) for i in range(len(logits))]
@@ -82,11 +83,10 @@ class Shaper:
             allowed.index_fill_(0, send(self.sampling.allowed_tokens, bent.device), value=True)
             bent.masked_fill_(~allowed, -torch.inf)
         if self.sampling.constraint is not None:
-            ceilings = self._ceilings(rows, bent)
-            bent = torch.minimum(bent, ceilings, out=ceilings)
-        most = bent.amax(-1, keepdim=True)
-        stuck = most.isneginf()
-        return torch.maximum(bent, torch.where(stuck, 0, -torch.inf).to(bent.dtype), out=bent), stuck[:, 0]
+            bent = self._held(bent, rows)
+        stuck = bent.amax(-1) == -torch.inf
+        bent[:, 0].masked_fill_(stuck, 0)
+        return bent, stuck
 
     @property
     def stuck(self) -> str:
@@ -97,6 +97,11 @@ class Shaper:
     def bends(self) -> bool:
         """Whether p depends on more than the logits of its own row."""
         return self.sampling.constraint is not None or self._changes
+
+    @property
+    def held_alone(self) -> bool:
+        """Whether p is that of the logits, but for what a constraint takes out."""
+        return self.sampling.constraint is not None and not self._changes and not _cuts(self.sampling)
 
     @property
     def _changes(self) -> bool:
@@ -139,11 +144,16 @@ class Shaper:
             raise RequestError(f"constraint {name!r} has no guide here; ask an engine for a constrained text.")
         return self.guide, tuple(self.tokens[self.prompt_length + self.guide.written :])
 
-    def _ceilings(self, rows: Sequence[Path], logits: torch.Tensor) -> torch.Tensor:
-        """What the constraint lets each logit be at most [n, vocab]: inf or -inf, so that nothing has to branch."""
+    def _held(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
+        """What the constraint leaves of logits [n, vocab], in memory of its own."""
         guide, ahead = self._guided
-        masks = guide.masks([(*ahead, *path) for path in rows]).view(np.uint8)  # PyTorch turns bools slowly
-        return send(masks, logits.device, torch.uint8).to(logits.dtype).sub_(0.5).mul_(torch.inf)
+        masks = guide.masks([(*ahead, *path) for path in rows])
+        if logits.device.type == "cpu":
+            left = torch.empty_like(logits)
+            for row, held, mask in zip(left.numpy(), logits.numpy(), masks, strict=True):
+                _leave(row, held, mask)
+            return left
+        return logits.masked_fill(~send(masks, logits.device, torch.bool), -torch.inf)
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
@@ -160,21 +170,29 @@ class Shaper:
 class Rows:
     """p after every node of a draft (`Target`): row 0 of the logits belongs to the root, row i + 1 to node i.
 
-    `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter.
+    `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter. Where a
+    constraint alone bends a row and allows its best token, the mask waits until it is asked for: draws seldom need it.
     """
 
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
         self._shaper, self._logits, self._draft = Shaper.of(context, eos), output.logits, draft
         self._states, self.stuck = States(output.hidden, len(draft)), frozenset[int]()
         self._best: list[int] | None = None
-        if not context.sampling.greedy:
-            self._rows = fetch(self._shaper.shape(self._bent(range(len(output.best)))))
-            return
-        self._best = list(output.best)
-        doubtful = self._shaper.doubtful(output.best, self._path)
-        if doubtful:
-            for row, token in zip(doubtful, _best(self._bent(doubtful)), strict=True):
+        self._held: dict[int, Floats | None] = {}  # p of the rows whose mask waits, once it is known
+        every, greedy = range(len(output.best)), context.sampling.greedy
+        doubtful = self._shaper.doubtful(output.best, self._path) if greedy or self._shaper.held_alone else every
+        bent = self._bent(doubtful) if doubtful else None
+        if greedy:
+            self._best = list(output.best)
+            for row, token in zip(doubtful, _best(bent) if bent is not None else (), strict=True):
                 self._best[row] = token
+            return
+        self._held = dict.fromkeys(set(every).difference(doubtful))
+        if bent is None or not self._held:
+            logits = self._logits if bent is None else bent
+        else:
+            logits = self._logits.index_copy(0, send(doubtful, bent.device), bent)
+        self._rows = fetch(self._shaper.shape(logits))
 
     def _path(self, row: int) -> Path:
         return path_to(self._draft, row - 1)
@@ -184,13 +202,27 @@ class Rows:
         some = self._logits if len(rows) == len(self._logits) else self._logits[list(rows)]
         bent, stuck = self._shaper.bent(some, lambda i: self._path(rows[i]))
         if stuck is not None:
-            self.stuck = frozenset(rows[i] - 1 for i in fetch(stuck).nonzero()[0].tolist())
+            self.stuck |= {rows[i] - 1 for i in fetch(stuck).nonzero()[0].tolist()}
         if -1 in self.stuck:
             raise RequestError(self._shaper.stuck)
         return bent
 
     def __getitem__(self, node: int) -> Dist:
-        return Dist.point(self._best[node + 1]) if self._best is not None else Dist(self._rows[node + 1])
+        if self._best is not None:
+            return Dist.point(self._best[node + 1])
+        return Dist(Held(self, node) if node + 1 in self._held else self._rows[node + 1])
+
+    def held(self, node: int) -> Floats:
+        """P of a row whose mask has waited."""
+        found = self._held[node + 1]
+        if found is None:
+            found = self._held[node + 1] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
+        return found
+
+    def drawn(self, node: int, key: int) -> int | None:
+        """What a key draws from such a row as if nothing held it; None where the constraint forbids that."""
+        token = winner(Dist(self._rows[node + 1]), key)
+        return None if self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
 
     @property
     def text(self) -> Sequence[int]:
@@ -208,6 +240,35 @@ class Rows:
     def hidden(self, layer: int, node: int) -> Floats:
         """What the layer made of the node's token."""
         return self._states.at(layer, node)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a constraint leaves of p in one row: a `types.Far`.
+
+    A draw is a race (kernels/race.py), and who is taken out makes nobody else arrive sooner or later: the winner of
+    all is the winner of those that are left, if it is one of them. That needs no mask.
+    """
+
+    rows: Rows
+    node: int
+
+    @property
+    def there(self) -> None:
+        return None
+
+    @property
+    def probs(self) -> Floats:
+        return self.rows.held(self.node)
+
+    def prob(self, token: int) -> None:
+        return None
+
+    def drawn(self, key: int) -> int | None:
+        return self.rows.drawn(self.node, key)
+
+    def minus(self, q: Dist) -> None:
+        return None
 
 
 class States:
@@ -264,6 +325,17 @@ def _cuts(s: Sampling) -> list[Cut]:
     if s.eta_cutoff > 0:
         cuts.append(lambda p: _above(p, _eta(p, s.eta_cutoff)))
     return cuts
+
+
+def _leave(row: Floats, logits: Floats, mask: Bools) -> None:
+    """Write logits [vocab] without what their mask forbids; only the fewer of the two sorts are touched one by one."""
+    if 2 * np.count_nonzero(mask) > len(mask):
+        row[:] = logits
+        row[np.flatnonzero(~mask)] = -np.inf
+    else:
+        allowed = np.flatnonzero(mask)
+        row.fill(-np.inf)
+        row[allowed] = logits[allowed]
 
 
 def _best(logits: torch.Tensor) -> list[int]:

@@ -469,7 +469,10 @@ class Guide(Protocol):
         ...
 
     def masks(self, paths: Sequence[Sequence[int]]) -> Bools:
-        """Which tokens may follow what is written and each path [paths, vocab]; none behind a forbidden one."""
+        """Which tokens may follow what is written and each path [paths, vocab]; none behind a forbidden one.
+
+        To be read only.
+        """
         ...
 
     def foresee(self, paths: Sequence[tuple[int, ...]]) -> None:

@@ -2,10 +2,13 @@
 
 import hashlib
 import re
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
 from importlib import metadata
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -81,3 +84,39 @@ def test_a_changed_file_is_seen(package, tmp_path):
     assert sbom.changed(found) == ["a.py"]
     (tmp_path / "a.py").unlink()
     assert sbom.changed(found) == ["a.py"]
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A folder in which pip finds one package, and a function that writes its wheel with another text."""
+
+    def write(text):
+        kept = {"a.py": text, "a-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: a\nVersion: 1\n"}
+        kept["a-1.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        kept["a-1.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*kept, "a-1.dist-info/RECORD"])
+        with ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as wheel:
+            for name, content in kept.items():
+                wheel.writestr(name, content)
+
+    return tmp_path, write
+
+
+def test_another_wheel_than_the_one_that_was_hashed_is_not_installed(wheels):
+    folder, write = wheels
+    write("one = 1")
+    alone = "--no-index", "--find-links", str(folder)
+    (line,) = sbom.locked({"a": "1"}, *alone)
+    digest = hashlib.sha256((folder / "a-1-py3-none-any.whl").read_bytes()).hexdigest()
+    assert line == f"a==1 --hash=sha256:{digest}"
+    (folder / "locked.txt").write_text(line)
+    pip = sys.executable, "-m", "pip", "install", "--require-hashes", "-r", folder / "locked.txt", *alone
+
+    def install(target):
+        return subprocess.run([*pip, "--target", folder / target], capture_output=True, text=True, check=False)
+
+    assert install("first").returncode == 0
+    assert (folder / "first" / "a.py").read_text() == "one = 1"
+    write("one = 2")
+    refused = install("second")
+    assert refused.returncode
+    assert "DO NOT MATCH THE HASHES" in refused.stderr

@@ -1,8 +1,8 @@
 """What a constraint adds to a step, by the clock: engines beside each other, with and without it, step by step in turn.
 
 A model's pass runs as ever; its logits are then those of a larger vocabulary, with a script's next token on top, so
-that both engines write the same valid instance of a schema, and every mask is met for the first time. Greedy, where
-the model's best token is allowed, or never is and the script's comes second; and sampled.
+that both engines write the same valid instance of a schema, and every mask is met for the first time. Greedy and
+sampled, where the model's best token is allowed, or never is and the script's comes second.
 Does not: run the larger vocabulary's output layer, which would make the pass longer and the share smaller.
 """
 
@@ -29,7 +29,12 @@ LONGEST = 24  # tokens of an instance
 PROMPT = (1, 2, 3, 4)
 _TOP = 30.0  # the script's logit; the others are about 0
 _NEVER = b"\0"  # what no JSON has
-WAYS: Mapping[str, tuple[float, bool]] = {"greedy": (0.0, False), "refused": (0.0, True), "sampled": (1.0, False)}
+WAYS: Mapping[str, tuple[float, bool]] = {
+    "greedy": (0.0, False),
+    "refused": (0.0, True),
+    "sampled": (1.0, False),
+    "sampled, refused": (1.0, True),
+}
 
 
 class Scripted(Model):

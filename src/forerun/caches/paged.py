@@ -95,7 +95,7 @@ class PagedCache(Cache):
         last = (len(tokens) - 1) // self._size if self.options.prefix else 0  # blocks that may be found
         for i in range(last):
             prefix = Prefix.of(s.keys[-1] if s.keys else b"", tokens[i * self._size : (i + 1) * self._size], scope)
-            block = self._blocks.find(prefix)
+            block = self._blocks.find(prefix, lambda found: self.rows.finite(found * self._size, self._size))
             if block is None:
                 break
             self._blocks.share(block)

@@ -4,7 +4,7 @@ Does not: touch a tensor; know slots.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from struct import pack
 from typing import NamedTuple
@@ -41,6 +41,7 @@ class Blocks:
         self._eviction, self._most = eviction, int(share * count)
         self.owners = [0] * count
         self.prefix: list[Prefix | None] = [None] * count
+        self._sound: set[int] = set()  # blocks that were looked at since they were learned
         self.index: dict[bytes, int] = {}  # key -> the one block that is found by it
         self.clean: OrderedDict[int, None] = OrderedDict(
             (b, None) for b in range(count)
@@ -147,13 +148,24 @@ class Blocks:
                 self.clean[block] = None
             del self.index[prefix.key]
             self.prefix[block] = None
+            self._sound.discard(block)
 
-    def find(self, prefix: Prefix) -> int | None:
-        """The block that holds exactly this."""
+    def find(self, prefix: Prefix, finite: Callable[[int], bool] | None = None) -> int | None:
+        """The block that holds exactly this.
+
+        Before others read it for the first time it is asked whether it holds nothing but numbers, or is not found
+        again: an infinite key hides its token, which no logits tell.
+        """
         block = self.index.get(prefix.key)
         if block is None and self._eviction is not None:
             self._eviction.missed(prefix.key)
-        return block if block is not None and self.prefix[block] == prefix else None
+        if block is None or self.prefix[block] != prefix:
+            return None
+        if finite is not None and block not in self._sound and not finite(block):
+            self.forget(block)
+            return None
+        self._sound.add(block)
+        return block
 
     def check(self, owned: Iterable[int], size: int) -> None:
         """Raise CacheError unless the books agree with each other and with the blocks that slots own."""

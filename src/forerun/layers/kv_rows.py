@@ -7,9 +7,10 @@ is another for the scales. Does not: know slots or tokens; grow.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from forerun.host import send
+from forerun.host import fetch, send
 from forerun.types import KVLayout
 
 LONG = 16  # rows; from this mean length on, runs copied as slices beat rows addressed one by one (on a CPU)
@@ -88,6 +89,11 @@ class KVRows:
             store.index_copy_(1, both[1], store.index_select(1, both[0]))
         if self.noted is not None:
             self.noted.append((list(source), list(to)))
+
+    def finite(self, first: int, count: int) -> bool:
+        """Whether all that rows hold, or their scales, are numbers. It waits for the device."""
+        floats = [store.narrow(1, first, count) for store in self._stores if store.is_floating_point()]
+        return all(np.isfinite(fetch(part.sum(dtype=torch.float64))) for part in floats)
 
     def poison(self, first: int, count: int) -> None:
         """Fill rows with NaN, or scales of them, so that whoever reads them shows."""

@@ -27,11 +27,12 @@ class SarathiScheduler(Scheduler):
 
         step_ms: float = 0.0  # 0: by `stretch`
         stretch: float = 4.0
+        floor_ms: float = 10.0  # what no reader sees; shorter steps read prompts in chunks that cost more per token
         least: int = 16  # tokens of prompts in a step, whatever they cost
         patience: float = 4.0  # times its own length for which a prompt lets shorter ones pass; 0: by arrival
 
         def __post_init__(self) -> None:
-            for name in ("step_ms", "patience"):
+            for name in ("step_ms", "floor_ms", "patience"):
                 if not getattr(self, name) >= 0:
                     raise ConfigError(f"scheduler option {name!r} is {getattr(self, name)}; give 0 or more.")
             for name in ("stretch", "least"):
@@ -46,7 +47,7 @@ class SarathiScheduler(Scheduler):
         self.options, self.costs = options, setup.costs()
         self._read = 0  # tokens of prompts
         self._dues: dict[int, float] = {}  # request -> how many are read by when its reading should be over
-        self.target = options.step_ms / 1000 or options.stretch * self.costs.of(1)
+        self.target = options.step_ms / 1000 or max(options.floor_ms / 1000, options.stretch * self.costs.of(1))
 
     def admit(self, waiting: Sequence[Candidate], now: float) -> list[int]:
         return [c.id for c in sorted(waiting, key=self._due)]

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -12,6 +14,9 @@ from forerun.server.playground import PAGE
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path")
 SETTLED = 60_000  # milliseconds; a machine that was busy for a while is no reason to fail
+SPEC = spec_from_file_location("page", Path(__file__).parents[3] / "scripts" / "page.py")
+script = module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
 
 
 @pytest.fixture(scope="module")
@@ -286,33 +291,9 @@ def test_nothing_sticks_out_sideways(tab, reference, size):
     assert page.eval_on_selector(".fill", "e => getComputedStyle(e).transitionDuration") == "0s"
 
 
-SIXTEEN = """async () => {
-  const [{ events }, { Answer }] = await Promise.all([import("/page/stream.js"), import("/page/text.js")]);
-  const [gaps, all] = [[], []];
-  let [last, done] = [performance.now(), false];
-  const frame = (now) => {
-    gaps.push(now - last);
-    last = now;
-    all.forEach((answer) => answer.draw());
-    if (!done) requestAnimationFrame(frame);
-  };
-  requestAnimationFrame(frame);
-  const write = async (seed) => {
-    const answer = new Answer(document.getElementById("log"));
-    all.push(answer);
-    const stream = { stream: true, stream_options: { include_steps: true } };
-    const body = { prompt: "Once", max_tokens: 60, seed, ignore_eos: true, ...stream };
-    for await (const { choices } of events("v1/completions", body)) answer.hear(choices[0].step, choices[0].text);
-    answer.draw();
-  };
-  await Promise.all(Array.from({ length: 16 }, (_, seed) => write(seed)));
-  done = true;
-  return { gaps, tokens: document.querySelectorAll(".token").length };
-}"""
-
-
 def test_sixteen_streams_leave_the_page_awake(opened):
-    found = opened.evaluate(SIXTEEN)
+    opened.evaluate(script.STREAMS, [16, 60])
+    found = opened.evaluate("window.written")
     assert found["tokens"] == 16 * 60
     gaps = sorted(found["gaps"])
     assert len(gaps) > 10

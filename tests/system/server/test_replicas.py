@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import httpx
@@ -34,6 +35,15 @@ def cluster():
     ray.init(num_cpus=3, object_store_memory=10**8, _system_config=few, **quiet)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def kills(cluster):
+    """The script that kills many."""
+    spec = spec_from_file_location("kills", Path(__file__).parents[3] / "scripts" / "kills.py")
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +99,6 @@ def test_a_session_stays(web, said):
     assert sorted(map(bool, grown)) == [False, True], grown
 
 
-def replicas():
-    """Process ids of the replicas of this test."""
-    from ray import serve
-
-    names = [name for name in serve.status().applications if name.startswith("forerun-")]
-    found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = place.read_bytes().decode()
-        except OSError:
-            continue  # ended meanwhile
-        if "ServeReplica" in command and any(name in command for name in names):
-            found.append(int(place.parent.name))
-    return found
-
-
 def told(web, number):
     """How a stream ended: its last event before [DONE]."""
     asked = body(f"Story {number}: once", stream=True, max_tokens=400, ignore_eos=True)
@@ -114,9 +108,9 @@ def told(web, number):
     return json.loads(lines[-2])
 
 
-def test_one_replica_is_killed(web):
+def test_one_replica_is_killed(web, kills):
     """Who it wrote for is told; whoever else asks, then or at once after it, is answered."""
-    first = replicas()
+    first = kills.running()
     assert len(first) == 2
     with ThreadPoolExecutor(16) as many:
         streams = [many.submit(told, web, number) for number in range(12)]

@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+import logging
+import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
 import pytest
 
 from forerun import LLM, Sampling
@@ -205,6 +210,40 @@ def test_ten_times_the_room_and_then_none(serving, eventually):
         assert httpx.post(f"{url}/v1/completions", json=SHORT, headers=right, timeout=60).status_code == 200
         assert time.monotonic() - began < 5
     assert sorted(refusals)[len(refusals) // 2] < 2  # eighty threads of this test's own share the processor
+
+
+def test_who_finds_no_room_hears_so_soon(tmp_path, eventually):
+    """R17, by the clock of clients in another process; docs/reliability.md has what the figures are alone."""
+    log, refused, answers = tmp_path / "log", [], Counter()
+    words = "serve", "reference", "--port", "0", "--threads", "1", "--max-requests", "1", "--max-queue", "1"
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+
+    async def client(web):
+        await web.get("/health")  # a connection that stays
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            began = time.monotonic()
+            answer = await post(web, body)
+            answers[answer.status_code] += 1
+            if answer.status_code == 429:
+                refused.append(time.monotonic() - began)
+                await asyncio.sleep(0.05)
+
+    async def flood(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            await asyncio.gather(*(client(web) for _ in range(12)))
+
+    command = [sys.executable, "-c", "from forerun.cli import main; main()", *words]
+    with log.open("w") as said, subprocess.Popen(command, stderr=said, cwd=tmp_path) as process:
+        try:
+            eventually(lambda: "serving" in log.read_text())
+            asyncio.run(flood(re.search(r"http://\S+", log.read_text())[0]))
+        finally:
+            process.kill()
+    assert answers.keys() == {200, 429}, answers
+    told = 1000 * np.quantile(refused, [0.5, 0.99, 1]), answers
+    logging.getLogger("tests").info("refused after %s ms (median, 99 %%, most), %s", *told)
+    assert np.median(refused) < 1
 
 
 @pytest.mark.parametrize("seconds", [30.0, 0.05])

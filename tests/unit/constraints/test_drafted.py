@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from forerun.build import guides_for, setup_for
 from forerun.config import Config
 from forerun.drafters.contract import SoloDrafter
+from forerun.kernels.race import winner
 from forerun.models.toy import ToyModel
-from forerun.rng import CounterRng
+from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Rows, Shaper
 from forerun.testing import Ask, Toy
-from forerun.types import Constraint, Context, Draft, Facts, Output, Sampling
+from forerun.types import Constraint, Context, Dist, Draft, Facts, Output, Sampling
 
 WORDS = (*'{}[]":,-. 019ab\n', '{"', '":', "tr", "ue", "true", "null", "1.", "<end>")
 EOS, STEPS, MOST = len(WORDS) - 1, 2000, 24
@@ -192,6 +193,38 @@ def test_greedy_rows_are_those_of_all_masks(schema, random):
         if token == EOS or context.guide.advance(token):
             return
         context.tokens.append(token)
+
+
+@given(SCHEMAS, st.randoms(use_true_random=False))
+def test_draws_are_those_from_all_masks(schema, random):
+    """Of every node, by any key; masks are asked for where its best token or the free row's draw is forbidden."""
+    wish, numbers = Constraint("json_schema", json.dumps(schema)), torch.Generator().manual_seed(random.randrange(99))
+    sampling = Sampling(temperature=random.choice((0.7, 1.0)), constraint=wish)
+    context = Context(0, [0], 1, sampling, CounterRng(random.randrange(99)), guide=fresh(wish, []))
+    asked = counted(context.guide)
+    for step in range(8):
+        context.rng.begin(step, step)
+        wanted = Shaper(sampling, context.tokens, 1, (EOS,), fresh(wish, context.tokens[1:]))
+        draft = Draft.chain([random.randrange(len(WORDS)) for _ in range(random.choice((0, 3)))])
+        logits = torch.randn(len(draft) + 1, len(WORDS), generator=numbers)
+        bent, stuck = wanted.bent(logits, lambda row, draft=draft: draft.tokens[:row])
+        if stuck[0]:
+            return
+        rights, best = wanted.shape(bent).numpy(), tuple(logits.argmax(-1).tolist())
+        keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(len(best))]
+        free = [winner(Dist(p), key) for p, key in zip(wanted.shape(logits).numpy(), keys, strict=True)]
+        asked.clear()
+        rows = Rows(Output(logits, best, (0.0,) * len(best)), context, draft, (EOS,))
+        drawn = [context.rng.categorical(rows[depth - 1], Purpose.TARGET, depth) for depth in range(len(best))]
+        assert drawn == [winner(Dist(p), key) for p, key in zip(rights, keys, strict=True)]
+        doubtful = [p[token] == 0 for p, token in zip(rights, best, strict=True)] | stuck.numpy()
+        refused = [p[token] == 0 for p, token in zip(rights, free, strict=True)] & ~doubtful
+        assert len(asked) == doubtful.any() + refused.sum()
+        assert rows.stuck == {row - 1 for row in stuck.nonzero()[:, 0].tolist()}
+        assert all(np.array_equal(rows[row - 1].probs, p) for row, p in enumerate(rights))
+        if drawn[0] == EOS or context.guide.advance(drawn[0]):
+            return
+        context.tokens.append(drawn[0])
 
 
 def counted(guide):

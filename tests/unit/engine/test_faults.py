@@ -280,6 +280,24 @@ def test_a_broken_cell_ends_its_own_request_only(part, value, drafter, cache, sm
         rig.engine.cache.check()
 
 
+def test_an_infinite_key_is_not_found_again(small):
+    """It may hide its token, which no logits tell; who asks the same later reads it anew all the same."""
+    model, prompts = small
+    work, hidden = [Ask(prompts[0], Sampling(max_tokens=6, temperature=0))], 0
+    toy = Toy(cache="paged:block_size=4", model=model, config=Config(max_step_tokens=64), verifier="match")
+    wanted = toy.build().write(work)
+    for value, layer, dim in product((float("inf"), -float("inf")), range(model.info.num_layers), range(4)):
+        rig = toy.build()
+        number = rig.add(work[0])
+        rig.step()
+        spoil(rig.engine.cache, rig.engine.requests[number].slot, 0, ("keys", layer, 0, dim), value)
+        rig.finish()
+        hidden += rig.text(number).finish_reason != "error"
+        assert rig.write(work) == wanted
+        rig.engine.cache.check()
+    assert hidden
+
+
 def test_a_row_that_breaks_later_keeps_what_was_written():
     rig = Toy(model=Poisoned(MODEL, POISON, float("nan"))).build()
     texts = rig.write([Ask((0,), Sampling(seed=seed, max_tokens=40)) for seed in range(8)])

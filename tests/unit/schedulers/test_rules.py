@@ -44,6 +44,13 @@ def test_sarathi_fills_a_step_up_to_its_target():
     assert counts(opened("sarathi:step_ms=1").pick([*decodes, long], 2, 0.0)) == {0: 1, 1: 1}
 
 
+def test_steps_of_sarathi_are_as_long_as_nobody_sees():
+    """Four passes of one token, but no less than a floor; where a time is asked for, that."""
+    assert COSTS.of(1) == 1.0  # seconds
+    targets = {"sarathi": 4.0, "sarathi:floor_ms=9000": 9.0, "sarathi:floor_ms=9000,step_ms=20": 0.02}
+    assert {name: opened(name).target for name in targets} == targets
+
+
 def test_sarathi_leaves_room_for_the_drafts_of_decodes():
     decodes = [request(i, prompt=(0,) * 100, drafted=4.5) for i in range(2)]
     long = request(2, pending=500, prompt=(0,) * 500)
@@ -191,6 +198,7 @@ def test_groups_run_together_and_who_writes_most_goes_first():
         *(
             "sarathi:stretch=0.5",
             "sarathi:step_ms=-1",
+            "sarathi:floor_ms=-1",
             "sarathi:patience=-1",
             "splitfuse:tokens=-1",
             "fair:written=0",
