@@ -31,7 +31,7 @@ def planner(costs, most=8, lesson=0):
     return AutoPlanner(AutoPlanner.Options(most), Fixed(costs, lesson))
 
 
-def play(plan, rules, steps, drafting=0.01, room=100, verified=False, true=None):
+def play(plan, rules, steps, drafting=0.01, room=100, *, verified=False, true=None):
     """Steps in which request i drafts as asked, and rules[i](nodes) of a chain are accepted; shares of every step,
     or what was verified of them. Passes take what the planner was told, or what is `true`.
     """
