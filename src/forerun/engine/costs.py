@@ -1,7 +1,9 @@
 """What a pass costs by its rows and by the context before them, measured here, with this model.
 
-Passes of every width alternate, in an order that turns from round to round, behind a short context; those of some
-widths behind a long one too, and what lies between is taken from a straight line. Planners weigh drafts against this.
+Passes of every width alternate behind a short context, those of some widths behind a long one too, and what lies
+between is taken from a straight line. The narrow ones come first, behind a few that do not count: steps of one width
+follow each other, and a narrow pass behind a wide one finds a small model's weights gone from the caches. Planners
+weigh drafts against this.
 Does not: measure several requests in a pass (`Costs.of` says what they add up to); measure again when the machine
 gets busy.
 """
@@ -23,6 +25,7 @@ FEW = (1, 4, 16, 64)  # of them, behind a long context
 NEAR, FAR = 128, 640  # tokens of context
 SECONDS = 1.0  # after which no new round begins
 ROUNDS = 25  # at most; the first does not count
+WARMING = 0.01  # seconds of narrow passes that do not count, at the beginning of every round
 
 Timed = Callable[[], object]
 Key = TypeVar("Key")
@@ -63,9 +66,13 @@ def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs
     near, far = max(1, min(NEAR, most // 2)), max(1, min(FAR, most))
     calls = {(width, near): call for width, call in passes(runner, widths, near).items()}
     calls |= {(width, far): call for width, call in passes(runner, few, far).items()}
+    calls = dict(sorted(calls.items()))
     found, began = list[dict[tuple[int, int], float]](), perf_counter()
     while len(found) < 2 or (len(found) < ROUNDS and perf_counter() - began < seconds):  # noqa: PLR2004 - one warms up
-        found.append(timed(calls, len(found)))
+        warm = perf_counter()
+        while perf_counter() - warm < WARMING:
+            calls[widths[0], near]()
+        found.append(timed(calls, 0))
     middle = {key: median(times[key] for times in found[1:]) for key in calls}
     rising = tuple(accumulate((middle[width, near] for width in widths), max))
     each = [max(middle[width, far] - middle[width, near], 0) / max(far - near, 1) for width in few]

@@ -26,7 +26,7 @@ from forerun.files import write_whole
 from forerun.models.contract import ModelInfo
 from forerun.types import Costs
 
-FORMAT = 1
+FORMAT = 2
 _LOG = logging.getLogger("forerun")
 
 

@@ -1,34 +1,36 @@
 """As many nodes as bring the most tokens per second, by what passes cost and what became of earlier drafts.
 
-A pass of n rows takes T(n) seconds, measured when there is a first draft and scaled by how the passes go now. What a
-step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and what drafts add to it. How often
-a node is accepted if its parent is, is counted by who guessed it, how deep and how surely (drafting/worth.py); so a
-draft that was made is cut to the nodes that pay, over all requests. How many nodes are worth drafting is what earlier
-drafts of the request, and of all, have been worth by that measure. Both times nodes are taken in falling order of their
-chances, as far as tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little
-more than pays is drafted and verified now and then, unless drafts have cost more than they brought by a share of all
-the time.
+A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
+(drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
+what drafts add to it; so a step without is taken now and then, while drafts pay a little. How often a node is accepted
+if its parent is, is counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft that was made is
+cut to the nodes that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request,
+and of all, have been worth by that measure. Both times nodes are taken in falling order of their chances, as far as
+tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays is
+drafted and verified now and then, unless drafts have cost more than they brought by a share of all the time.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
 times differ.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from math import inf
 
 import numpy as np
 
-from forerun.drafting.toll import HELD_UP, Toll
-from forerun.drafting.worth import MEMORY, Made, Record, Trusts
+from forerun.drafting.passes import Passes
+from forerun.drafting.toll import Toll
+from forerun.drafting.worth import Made, Record, Trusts
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
-from forerun.types import Context, Costs, Draft, Facts, Floats, Setup, Turn
+from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, APART = 6, 6  # drafts after which a request is looked at closely every few steps only, for the time it takes
 STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
 PATIENCE = 16  # steps between trials of a request
 TRIED = 1  # nodes more, in a trial
+BARE, RARE = 8, 256  # steps between two without drafts, at first and in the end,
+SURE = 1.3  # unless tokens per second are so many times what they would be without
 VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
@@ -49,7 +51,7 @@ class AutoPlanner(Planner):
                 raise ConfigError(f"planner 'auto': most is {self.most}; give at least 1, or planner='fixed:nodes=0'.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.setup = options, setup
+        self.options, self.passes = options, Passes(setup.costs)
         self.lesson = min(setup.drafter.lesson, options.most)
         self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
@@ -61,13 +63,9 @@ class AutoPlanner(Planner):
         self.rest = APART  # steps between two looks where nothing pays
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
-        self.slow, self.vain = 1.0, 0.0  # what passes take beside what they should; steps that drafts have lost
-        self.passes = cache(self._passes)
-
-    @cached_property
-    def costs(self) -> Costs:
-        """Of passes; measured when there is a draft to weigh."""
-        return self.setup.costs()
+        self.vain = 0.0  # steps that drafts have lost
+        self.bare, self.pause = BARE, BARE  # the step of the next look at one without drafts; steps until another
+        self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
 
@@ -80,8 +78,11 @@ class AutoPlanner(Planner):
         if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
             self.close = False  # nothing paid a moment ago, with no more requests
             return [0] * len(batch)
-        if not self.toll.idle:  # it must be known what a step takes without drafts
+        bare = self.steps >= self.bare and self.gain < SURE
+        if bare or not self.toll.idle:  # it must be known what a step takes without drafts
             self.close, self.made = True, {}
+            self.pause = min(2 * self.pause, RARE) if bare else BARE
+            self.bare = self.steps + self.pause
             return [0] * len(batch)
         same = self.shares[:2] == (ids, room)
         if same and not self.trusts.of:
@@ -140,18 +141,15 @@ class AutoPlanner(Planner):
         longest, drafting = np.maximum.accumulate(order % most + 1), np.cumsum(order % most == 0)
         lines = np.array([self.toll.line(requests) for requests in range(1, len(batch) + 1)])[drafting - 1]
         rows = np.concatenate(([0.0], np.cumsum(np.array(kept).ravel()[order])))
-        seconds = self.slow * np.interp(rows, np.arange(len(order) + 1), self.passes(len(batch), len(order)))
+        seconds = np.interp(rows, np.arange(len(order) + 1), self.passes.upto(len(batch), len(order)))
         seconds[1:] += lines[:, 0] + lines[:, 1] * longest
         tokens = len(batch) + np.concatenate(([0.0], np.cumsum(worths.ravel()[order])))
         rates = tokens / (seconds + self.toll.without(len(batch)))
         rates[1:][order % most < least - 1] = 0.0
         count = int(rates.argmax())
+        self.gain = float(rates[count] / rates[0]) if self.pause > BARE else 0.0
         shares: list[int] = np.bincount(order[:count] // most, minlength=len(batch)).tolist()
         return shares
-
-    def _passes(self, rows: int, more: int) -> Floats:
-        """Seconds of passes of `rows` and up to `more` rows more."""
-        return np.array([self.costs.of(rows + extra) for extra in range(more + 1)])
 
     # between drafting and the pass
 
@@ -186,15 +184,15 @@ class AutoPlanner(Planner):
         running = len(self.shares[0])
         constant, each = self.toll.line(len(worths))
         spent = self.toll.without(running) + constant + each * max(map(len, worths))
-        passes = self.passes(running, len(order)).tolist()
+        passes = self.passes.upto(running, len(order)).tolist()
         tokens, count = float(running), 0
-        best = tokens / (spent + self.slow * passes[0])
+        best = tokens / (spent + passes[0])
         for number, (worth, _, _) in enumerate(order, 1):
             tokens -= worth
-            rate = tokens / (spent + self.slow * passes[number])
+            rate = tokens / (spent + passes[number])
             if rate > best:
                 best, count = rate, number
-        self.floor = best * self.slow * (passes[max(count, 1)] - passes[0]) / max(count, 1)
+        self.floor = best * (passes[max(count, 1)] - passes[0]) / max(count, 1)
         taken: list[list[int]] = [[] for _ in worths]
         for _, i, node in order[:count]:
             taken[i].append(node)
@@ -210,7 +208,8 @@ class AutoPlanner(Planner):
             self.toll.rested(len(batch), spent.drafting + spent.around)
         if not self.trusts.of:
             return
-        self.slow += (1 - MEMORY) * (min(spent.running / self.costs.of(spent.rows), HELD_UP * self.slow) - self.slow)
+        if settled:
+            self.passes.learn(spent.rows, spent.running)
         made, accepted, first = list[Made](), 0, False
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
             one = self.made.get(context.id)
@@ -239,8 +238,8 @@ class AutoPlanner(Planner):
         if clear:
             added = self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
         nodes = sum(len(one.kept) for one in made)
-        added += self.slow * (self.costs.of(spent.rows) - self.costs.of(spent.rows - nodes))
-        lost = added / (usual + self.slow * self.costs.of(running)) - accepted / running
+        added += self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
+        lost = added / (usual + self.passes.of(running)) - accepted / running
         self.vain = max(self.vain + lost, 0.0)
         self.again = self.again if nodes and self.solvent else self.steps  # drafts of which nothing is left are waste
 

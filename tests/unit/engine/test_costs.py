@@ -1,5 +1,7 @@
 """What passes cost is measured, and planners may rely on it."""
 
+from itertools import count
+
 import pytest
 
 from forerun import LLM
@@ -77,6 +79,20 @@ def test_every_width_is_measured_once_a_round_and_in_turns():
     for turn in range(3):
         assert all(seconds >= 0 for seconds in costs.timed(calls, turn).values())
     assert order == [1, 2, 4, 2, 4, 1, 4, 1, 2]
+
+
+def test_narrow_passes_come_first_and_some_before_them_do_not_count(monkeypatch):
+    """A narrow pass behind the widest one takes longer than the steps that it stands for."""
+    order, clock = [], iter(count())
+
+    def passes(_, widths, context):
+        return {width: lambda width=width: order.append((width, context)) for width in widths}
+
+    monkeypatch.setattr(costs, "passes", passes)
+    monkeypatch.setattr(costs, "perf_counter", lambda: 0.003 * next(clock))
+    costs.measure(None, 2048, seconds=0.0)
+    each = [*((width, costs.NEAR) for width in costs.WIDTHS), *((width, costs.FAR) for width in costs.FEW)]
+    assert order == 2 * ([(1, costs.NEAR)] * 3 + sorted(each))
 
 
 @pytest.mark.parametrize("length", [8, 2048])

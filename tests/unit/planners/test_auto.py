@@ -31,10 +31,11 @@ def planner(costs, most=8, lesson=0):
     return AutoPlanner(AutoPlanner.Options(most), Fixed(costs, lesson))
 
 
-def play(plan, rules, steps, drafting=0.01, room=100, verified=False):
+def play(plan, rules, steps, drafting=0.01, room=100, *, verified=False, true=None):
     """Steps in which request i drafts as asked, and rules[i](nodes) of a chain are accepted; shares of every step,
-    or what was verified of them.
+    or what was verified of them. Passes take what the planner was told, or what is `true`.
     """
+    true = true or plan.passes.costs
     batch = [replace(CONTEXT, id=i) for i in range(len(rules))]
     history = []
     for _ in range(steps):
@@ -51,7 +52,7 @@ def play(plan, rules, steps, drafting=0.01, room=100, verified=False):
         ]
         history.append([len(draft) for draft in drafts] if verified else shares)
         rows = sum(map(len, drafts)) + len(shares)
-        plan.observe(batch, drafts, turns, Spent(drafting * max(shares), plan.costs.of(rows), rows))
+        plan.observe(batch, drafts, turns, Spent(drafting * max(shares), true.of(rows), rows))
     return history
 
 
@@ -151,6 +152,22 @@ def test_who_guesses_well_gets_the_nodes():
     shares = play(planner(Costs((1, 64), (1.0, 4.0))), [always, never], 300, verified=True)[-2]
     assert shares[0] == 8
     assert shares[1] == 0
+
+
+@pytest.mark.parametrize("told", [FLAT, STEEP])
+def test_a_wrong_profile_is_found_out(told):
+    """What passes take decides, with few rows and with more, not what they took when they were measured."""
+    one = [lambda nodes: min(nodes, 1)] * 4
+    dear = play(planner(told), one, 400, true=Costs((4, 5, 64), (1.0, 1.4, 25.0)))[100:]
+    assert sum(map(any, dear)) <= 300 / 8
+    assert sum(map(any, play(planner(told), one, 600, true=Costs((1, 64), (1.0, 1.2)))[300:])) > 250
+
+
+def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay_a_little():
+    little = Costs((1, 2, 64), (1.0, 1.6, 100.0))
+    history = play(planner(little), [lambda nodes: min(nodes, 1)], 600)
+    assert 4 <= history[10:].count([0]) <= 24
+    assert [0] not in play(planner(FLAT), [always], 600)[10:]
 
 
 def test_it_comes_back_when_guesses_become_right():

@@ -128,6 +128,14 @@ def test_a_text_of_one_token_leaves_nothing_to_count(clock, plain):
     assert (found.tokens, found.target.passes) == (0, 0)
 
 
+def test_the_error_is_that_of_a_text_and_not_between_texts():
+    plain = Trial(10, 10.0, bill(CURVE, *[1] * 10))
+    own = [Trial(n, off * 5.6, bill(CURVE, 4, 4, 4, 4)) for n, off in ((10, 0.4), (20, 1.0), (30, 1.0))]
+    found = figures(Setting("a", "b"), [(one, plain) for one in own])
+    assert found["predicted"]["median"] / found["measured"]["median"] == pytest.approx(0.8)
+    assert found["error"] == pytest.approx(0)
+
+
 def test_figures_are_medians_over_pairs():
     plain = Trial(10, 10.0, bill(CURVE, *[1] * 10))
     own = [Trial(10, 1.0 * n, bill(CURVE, 4, 4, 4, 4), (bill(SMALL, 1, 1, 1, 1),)) for n in (4, 5, 8)]

@@ -1,0 +1,43 @@
+"""What passes take now is told from what was measured, by their rows."""
+
+import pytest
+
+from forerun.drafting.passes import Passes
+from forerun.types import Costs
+
+CURVE = Costs((1, 16), (1.0, 2.5))
+
+
+def test_what_was_measured_holds_until_there_is_news():
+    passes = Passes(lambda: CURVE)
+    assert [passes.of(rows) for rows in (1, 6, 11, 21)] == pytest.approx([1.0, 1.5, 2.0, 3.0])
+    assert passes.upto(1, 10).tolist() == pytest.approx([CURVE.of(rows) for rows in range(1, 12)])
+
+
+def test_rows_that_cost_more_than_was_measured_are_told_from_passes_that_all_do():
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(4, CURVE.of(4))
+        passes.learn(8, 1.6 * CURVE.of(8))
+    found = [passes.of(rows) / CURVE.of(rows) for rows in (1, 4, 6, 8, 30)]
+    assert found == pytest.approx([1.0, 1.0, 1.3, 1.6, 1.6], rel=0.02)
+    assert passes.upto(4, 4).tolist() == pytest.approx([passes.of(rows) for rows in range(4, 9)])
+
+
+def test_a_pass_that_was_held_up_says_little_and_a_machine_that_has_become_slower_is_believed():
+    passes = Passes(lambda: CURVE)
+    for _ in range(40):
+        passes.learn(1, 1.0)
+    passes.learn(1, 100.0)
+    assert passes.of(1) == pytest.approx(1.015, abs=0.001)
+    for _ in range(200):
+        passes.learn(1, 2.0)
+    assert passes.of(1) == pytest.approx(2.0, rel=0.02)
+
+
+def test_costs_are_not_asked_for_before_they_are_needed():
+    asked = []
+    passes = Passes(lambda: asked.append(1) or CURVE)
+    assert not asked
+    passes.of(1), passes.of(2), passes.upto(1, 3)
+    assert asked == [1]
