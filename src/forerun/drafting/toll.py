@@ -31,7 +31,8 @@ class Line:
         if self.sums[0]:
             constant, each = self.found()
             expected = constant + each * nodes
-            older, seconds = MEMORY if seconds > RAN_FREE * expected else DOUBT, min(seconds, HELD_UP * expected)
+            doubt = DOUBT if self.sums[0] > 1 else 0.0  # of the first alone nobody knows whether it was held up
+            older, seconds = MEMORY if seconds > RAN_FREE * expected else doubt, min(seconds, HELD_UP * expected)
         news = 1, nodes, nodes * nodes, seconds, nodes * seconds
         self.sums = tuple([older * before + one for before, one in zip(self.sums, news, strict=True)])
         return seconds
@@ -53,6 +54,11 @@ class Toll:
     def __init__(self) -> None:
         self.idle = dict[int, float]()
         self.lines = defaultdict[int, Line](Line)
+
+    @property
+    def known(self) -> bool:
+        """Whether drafts were seen more than once."""
+        return any(line.sums[0] > 1 for line in self.lines.values())
 
     def without(self, requests: int) -> float:
         """Seconds of a step without drafts; some must have been seen."""

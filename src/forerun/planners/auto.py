@@ -78,7 +78,7 @@ class AutoPlanner(Planner):
         if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
             self.close = False  # nothing paid a moment ago, with no more requests
             return [0] * len(batch)
-        bare = self.steps >= self.bare and self.gain < SURE
+        bare = self.trusts.of and any(self.shares[2]) and self.steps >= self.bare and self.gain < SURE
         if bare or not self.toll.idle:  # it must be known what a step takes without drafts
             self.close, self.made = True, {}
             self.pause = min(2 * self.pause, RARE) if bare else BARE
@@ -98,7 +98,7 @@ class AutoPlanner(Planner):
             self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
             self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else APART
-            self.again = self.steps + (self.rest if self.toll.lines else 1)
+            self.again = self.steps + (self.rest if self.toll.known else 1)
         shares = self.shares[2]
         if self.trusts.of and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
@@ -129,7 +129,7 @@ class AutoPlanner(Planner):
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
         most, least = self.options.most, self.least
-        if not self.toll.lines:
+        if not self.toll.known:
             count = min(max(len(batch) // least, 1), room // least)
             return [least] * count + [0] * (len(batch) - count)
         general = self.everybody.hoped()
@@ -240,6 +240,7 @@ class AutoPlanner(Planner):
         nodes = sum(len(one.kept) for one in made)
         added += self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         lost = added / (usual + self.passes.of(running)) - accepted / running
+        lost = lost if self.toll.known else min(lost, LOAN)  # the first may have been held up
         self.vain = max(self.vain + lost, 0.0)
         self.again = self.again if nodes and self.solvent else self.steps  # drafts of which nothing is left are waste
 

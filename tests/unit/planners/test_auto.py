@@ -96,8 +96,18 @@ def test_dear_drafting_is_paid_for():
 
 
 def test_the_first_drafts_are_of_one_node():
-    """After a step without, until it is known what drafting takes; the first does not tell, for it reads the prompt."""
-    assert play(planner(FLAT), [always, always], 4) == [[0, 0], [1, 1], [1, 1], [8, 8]]
+    """After a step without, until it is known what drafting takes: the first does not tell, for it reads the prompt, and
+    one alone may have been held up.
+    """
+    assert play(planner(FLAT), [always, always], 5) == [[0, 0], [1, 1], [1, 1], [1, 1], [8, 8]]
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_an_early_draft_that_is_held_up_changes_little(late):
+    plan = planner(FLAT)
+    play(plan, [always], late)
+    play(plan, [always], 1, drafting=50.0)
+    assert sum(map(any, play(plan, [always], 20))) > 15
 
 
 @pytest.mark.parametrize(("size", "drafting"), [(8, 0.1), (16, 0.1), (16, 0.3)])

@@ -47,7 +47,7 @@ def step(plan, batch, draft):
     drafts = list(plan.cut(batch, drafts)) if any(drafts) else drafts
     turns = [Turn((Emission(0, ""),), (0,), len(one), len(one)) for one in drafts]
     rows = len(batch) + sum(map(len, drafts))
-    plan.observe(batch, drafts, turns, Spent(0.01 * any(shares), plan.costs.of(rows), rows))
+    plan.observe(batch, drafts, turns, Spent(0.01 * any(shares), plan.passes.costs.of(rows), rows))
     return shares
 
 
