@@ -96,8 +96,9 @@ def test_dear_drafting_is_paid_for():
 
 
 def test_the_first_drafts_are_of_one_node():
-    """After a step without, until it is known what drafting takes; the first does not tell, for it reads the prompt, nor
-    does the next alone, which may have been held up.
+    """After a step without, until it is known what drafting takes.
+
+    The first does not tell, for it reads the prompt, nor does the next alone, which may have been held up.
     """
     assert play(planner(FLAT), [always, always], 5) == [[0, 0], [1, 1], [1, 1], [1, 1], [8, 8]]
 
