@@ -98,7 +98,7 @@ class AutoPlanner(Planner):
             self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
             self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else APART
-            self.again = self.steps + (self.rest if self.toll.known else 1)
+            self.again = self.steps + self.rest
         shares = self.shares[2]
         if self.trusts.of and self.vain <= VAIN * self.steps:
             shares = self._tried(batch, shares, room)
@@ -232,7 +232,7 @@ class AutoPlanner(Planner):
 
     def _account(self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, clear: bool) -> None:
         """What drafts cost and brought; where the time is not `clear`, what they cost as a rule."""
-        longest = max(len(one.worth) for one in made)
+        before, longest = self.toll.known, max(len(one.worth) for one in made)
         constant, each = self.toll.line(len(made))
         added, usual = constant + each * longest, self.toll.without(running)
         if clear:
@@ -240,9 +240,9 @@ class AutoPlanner(Planner):
         nodes = sum(len(one.kept) for one in made)
         added += self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         lost = added / (usual + self.passes.of(running)) - accepted / running
-        lost = lost if self.toll.known else min(lost, LOAN)  # the first may have been held up
-        self.vain = max(self.vain + lost, 0.0)
-        self.again = self.again if nodes and self.solvent else self.steps  # drafts of which nothing is left are waste
+        self.vain = max(self.vain + (lost if self.toll.known else min(lost, LOAN)), 0.0)  # one may have been held up
+        stays = nodes and self.solvent and self.toll.known == before  # drafts of which nothing is left are waste
+        self.again = self.again if stays else self.steps
 
 
 def _likeliest(worth: Sequence[float], count: int) -> list[int]:
