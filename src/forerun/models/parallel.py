@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,6 +40,7 @@ from forerun.weights.load import Entry, Tensors
 
 _SUM = timedelta(seconds=120)  # that the others may take to their next sum
 _EVER = timedelta(days=10_000)  # that nobody may ask for a pass
+_LETTING_GO = 0.2  # seconds
 _NONE = torch.empty(0, dtype=torch.int64)
 
 
@@ -223,7 +225,7 @@ class Leading(Model):
     def _end(self) -> None:
         if not self.lost:
             _tell({}, self.split)
-        dist.destroy_process_group()
+        _leave()
         for child in self.split.children:
             child.wait()
         if self.split.store:
@@ -248,6 +250,14 @@ def _hear(split: Split) -> dict[str, Any]:
     dist.broadcast(data, 0, group=split.orders)
     found: dict[str, Any] = json.loads(data.numpy().tobytes())
     return found
+
+
+def _leave() -> None:
+    """Gloo's threads let go of what they sent a moment after it has arrived; the one that does so later than Python ends
+    aborts the process (seen once in twenty runs on a busy machine).
+    """
+    time.sleep(_LETTING_GO)
+    dist.destroy_process_group()
 
 
 class Mirror:
@@ -286,7 +296,7 @@ def follow(model: Model, split: Split) -> None:
     except RuntimeError as problem:
         message = f"process {split.rank} of {split.ways} lost another one that holds {model.info.name}"
         raise ModelError(f"{message}; start all anew.") from problem
-    dist.destroy_process_group()
+    _leave()
 
 
 def _pass(order: dict[str, Any], device: torch.device) -> Pass:
