@@ -253,7 +253,7 @@ def _hear(split: Split) -> dict[str, Any]:
 
 
 def _leave() -> None:
-    """No more sums. Gloo's threads let go of what they sent a moment late; after Python's end that aborts the process."""
+    """Sum no more. Gloo's threads let go of what they sent a moment late, which aborts a Python that has ended."""
     time.sleep(_LETTING_GO)
     dist.destroy_process_group()
 
