@@ -331,7 +331,7 @@ def test_laws(of, verifier, passes):
 
 def test_greedy_text_of_the_bundled_pair():
     plain = LLM("reference", drafter="none")
-    both = LLM(plain.model, plain.tokenizer, drafter="several")
+    both = LLM(plain.model, plain.tokenizer, drafter="several", planner="fixed:nodes=8")
     prompts = ["Once upon a time", "def add(a, b):\n", plain.tokenizer.chat([{"role": "user", "content": "Hello!"}])]
     sampling = Sampling(temperature=0, max_tokens=48)
     found, wanted = both.generate(prompts, sampling), plain.generate(prompts, sampling)
