@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(spelled, sentence):
 def test_on_the_bundled_pair_drafts_change_nothing():
     kept = {"decoder": "generative-fusion", "verifier": "match", "threads": 1, "max_requests": 2, "context_length": 128}
     plain = LLM(drafter="none", **kept)
-    drafted = LLM(plain.model, plain.tokenizer, drafter="draft-model:depth=3", **kept)
+    drafted = LLM(plain.model, plain.tokenizer, drafter="draft-model:depth=3", planner="fixed:nodes=3", **kept)
     for sampling in (Sampling(temperature=0, max_tokens=40), Sampling(seed=3, max_tokens=40)):
         alone, fast = (llm.generate(["Once upon a time there was a"], sampling)[0] for llm in (plain, drafted))
         assert fast.tokens == alone.tokens
