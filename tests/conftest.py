@@ -12,7 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 OURS = str(ROOT / "src" / "forerun")
@@ -96,10 +96,11 @@ def _cache_folder(tmp_path_factory):
         yield
 
 
-settings.register_profile("forerun", deadline=None, derandomize=True, print_blob=True)
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # of the machine, not of the code
+settings.register_profile("forerun", **TIMELESS, derandomize=True, print_blob=True)
 settings.load_profile("forerun")  # the same examples every time: a red run can be run again
 # Before a release: `--hypothesis-profile thorough`. Tests count their examples in multiples of the profile's.
-settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=5000, stateful_step_count=100)
+settings.register_profile("thorough", **TIMELESS, print_blob=True, max_examples=5000, stateful_step_count=100)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
