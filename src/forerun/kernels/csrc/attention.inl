@@ -39,6 +39,11 @@ template <typename T> struct Held {
     }
 };
 
+// Asks for an entry's lines before they are needed: memory by itself does not see far enough ahead.
+template <typename T> INLINE void ask(const Held<T>& held, int64_t entry) {
+    for (int64_t i = 0; i < held.dim; i += 64 / (int64_t)sizeof(T)) __builtin_prefetch(held.at(entry) + i, 0, 3);
+}
+
 template <typename T> Held<T> keys_of(const Strip& s, int64_t head, int64_t dim) {
     return {(const T*)s.keys + head * s.stride, s.key_scales + head * s.rows, dim};
 }
@@ -120,6 +125,8 @@ template <int N, typename T> constexpr bool PAIRS = N > 0 && std::is_same_v<T, u
 template <int N, typename T> constexpr bool PAIRS = false;
 #endif
 
+constexpr int64_t AHEAD = 32;  // entries ahead of those at work that are asked for
+
 // Entries [at, at + 16 * blocks) as [block][dimension or pair of them][16 keys]; behind `end` the last one again.
 template <bool Pairs, typename T>
 void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t end, int64_t blocks, float* out) {
@@ -129,6 +136,7 @@ void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t 
             vf v[16];
             for (int k = 0; k < 16; ++k) {
                 const int64_t entry = entries[std::min(first + k, end - 1)];
+                if (!i) ask(keys, entries[std::min(first + k + AHEAD, end - 1)]);
                 if constexpr (Pairs) std::memcpy(&v[k], keys.at(entry) + 2 * i, 64);
                 else v[k] = keys.scaled(load_part(keys.at(entry), i, keys.dim), entry);
             }
@@ -198,6 +206,7 @@ void blend(const float* const* weights, const Held<T>& values, const int64_t* en
         wf sums[Q][SOME] = {}, totals[Q] = {};
         for (int64_t j = begin; j < end; ++j) {
             const T* value = values.at(entries[j]) + FLOATS * first;
+            if (!first) ask(values, entries[std::min(j + AHEAD, end - 1)]);
             wf v[SOME];
 #pragma GCC unroll 16
             for (int i = 0; i < SOME; ++i) v[i] = values.scaled(load_some(value + FLOATS * i), entries[j]);
@@ -338,6 +347,7 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
             queries[i] = (const float*)rounded;
         }
     }
+    for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask(values, u.entries[j]);
     score_all<PAIRS<N, T>>(queries.data(), many, keys, u.entries, from, to, scores.data());
     for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
     int64_t k = 0;
