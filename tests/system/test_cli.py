@@ -39,7 +39,7 @@ def test_generate_prints_the_text_of_plain_decoding(run):
 
 def test_json_holds_tokens_sources_and_statistics(run):
     flags = ["--temperature", "0", "--max-tokens", "9", "--drafter", "draft-model:model=toy:0:5", "--json"]
-    code, out, _ = run("generate", "ab", *TOY, *flags)
+    code, out, _ = run("generate", "ab", *TOY, *flags, "--planner", "fixed")
     found = json.loads(out)
     assert code == 0
     assert len(found["tokens"]) == len(found["sources"]) == 9
@@ -69,7 +69,7 @@ def test_a_prediction_is_drafted(run, tmp_path):
     flags = ["ab", *TOY, "--temperature", "0", "--max-tokens", "9", "--json"]
     plain = json.loads(run("generate", *flags)[1])
     (tmp_path / "expected.txt").write_text(plain["text"])
-    expected = ["--drafter", "prediction", "--prediction", str(tmp_path / "expected.txt")]
+    expected = ["--planner", "fixed", "--drafter", "prediction", "--prediction", str(tmp_path / "expected.txt")]
     found = json.loads(run("generate", *flags, *expected)[1])
     assert found["tokens"] == plain["tokens"]
     assert "prediction" in found["sources"]

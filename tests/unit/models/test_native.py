@@ -386,7 +386,9 @@ def test_a_broken_int8_row_is_reported_as_such(models):
 def test_speculative_text_is_plain_text_over_an_int8_cache(dtype, cache):
     texts = []
     for drafter in ("none", "draft-model:depth=3,tree=level", "ngram"):
-        llm = LLM("reference", drafter=drafter, dtype=dtype, kv_dtype="int8", cache=cache, max_requests=2)
+        llm = LLM(
+            "reference", drafter=drafter, planner="fixed", dtype=dtype, kv_dtype="int8", cache=cache, max_requests=2
+        )
         assert llm.model.info.layout.stored == torch.int8
         results = llm.generate([PROMPT, PROMPT * 9], Sampling(temperature=0, max_tokens=60))
         texts.append([result.tokens for result in results])

@@ -18,7 +18,7 @@ PROMPT = [0, 1, 2, 0, 1, 1]
 def test_a_second_engine_drafts_what_the_first_one_wrote(drafter, tmp_path):
     steps, texts = [], []
     for _ in range(2):
-        llm = LLM("toy:3", drafter=drafter, draft_store=str(tmp_path))
+        llm = LLM("toy:3", drafter=drafter, planner="fixed", draft_store=str(tmp_path))
         result = llm.generate([PROMPT], SAMPLING)[0]
         steps.append(result.stats.steps)
         texts.append(result.tokens)
