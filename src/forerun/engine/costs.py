@@ -1,9 +1,10 @@
 """What a pass costs by its rows and by the context before them, measured here, with this model.
 
-Passes of every width alternate behind a short context, those of some widths behind a long one too, and what lies
+Passes of every width alternate behind a short context, then those of some widths behind a long one, and what lies
 between is taken from a straight line. The narrow ones come first, behind a few that do not count: steps of one width
-follow each other, and a narrow pass behind a wide one finds a small model's weights gone from the caches. Planners
-weigh drafts against this.
+follow each other, and a narrow pass behind a wide one finds a small model's weights gone from the caches. Rounds begin
+at uneven times, since what a machine does beside them comes at even ones and would meet the same width every time.
+Planners weigh drafts against this.
 Does not: measure several requests in a pass (`Costs.of` says what they add up to); measure again when the machine
 gets busy.
 """
@@ -25,7 +26,8 @@ FEW = (1, 4, 16, 64)  # of them, behind a long context
 NEAR, FAR = 128, 640  # tokens of context
 SECONDS = 1.0  # after which no new round begins
 ROUNDS = 25  # at most; the first does not count
-WARMING = 0.01  # seconds of narrow passes that do not count, at the beginning of every round
+WARMING = 0.01  # seconds of narrow passes that do not count, at the beginning of every round; up to twice as many,
+UNEVEN = 0.618  # by this much of them more than in the round before
 
 Timed = Callable[[], object]
 Key = TypeVar("Key")
@@ -64,16 +66,20 @@ def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs
     few = [width for width in widths if width in FEW]
     most = length - widths[-1]
     near, far = max(1, min(NEAR, most // 2)), max(1, min(FAR, most))
-    calls = {(width, near): call for width, call in passes(runner, widths, near).items()}
-    calls |= {(width, far): call for width, call in passes(runner, few, far).items()}
-    calls = dict(sorted(calls.items()))
+    groups = [
+        {(width, context): call for width, call in passes(runner, some, context).items()}
+        for some, context in ((widths, near), (few, far))
+    ]
     found, began = list[dict[tuple[int, int], float]](), perf_counter()
     while len(found) < 2 or (len(found) < ROUNDS and perf_counter() - began < seconds):  # noqa: PLR2004 - one warms up
-        warm = perf_counter()
-        while perf_counter() - warm < WARMING:
-            calls[widths[0], near]()
-        found.append(timed(calls, 0))
-    middle = {key: median(times[key] for times in found[1:]) for key in calls}
+        round_ = dict[tuple[int, int], float]()
+        for calls in groups:
+            warm, least = perf_counter(), WARMING * (1 + UNEVEN * len(found) % 1)
+            while perf_counter() - warm < least:
+                groups[0][widths[0], near]()
+            round_ |= timed(calls, 0)
+        found.append(round_)
+    middle = {key: median(times[key] for times in found[1:]) for key in found[0]}
     rising = tuple(accumulate((middle[width, near] for width in widths), max))
     each = [max(middle[width, far] - middle[width, near], 0) / max(far - near, 1) for width in few]
     slopes = np.minimum(np.interp(widths, few, list(accumulate(each, max))), np.array(rising) / near)

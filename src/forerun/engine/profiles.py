@@ -26,7 +26,7 @@ from forerun.files import write_whole
 from forerun.models.contract import ModelInfo
 from forerun.types import Costs
 
-FORMAT = 2
+FORMAT = 3
 _LOG = logging.getLogger("forerun")
 
 

@@ -82,8 +82,8 @@ def test_every_width_is_measured_once_a_round_and_in_turns():
 
 
 def test_narrow_passes_come_first_and_some_before_them_do_not_count(monkeypatch):
-    """A narrow pass behind the widest one takes longer than the steps that it stands for."""
-    order, clock = [], iter(count())
+    """A narrow pass behind a wide one takes longer than the steps that it stands for; rounds do not begin evenly."""
+    order, clock = [], count()
 
     def passes(_, widths, context):
         return {width: lambda width=width: order.append((width, context)) for width in widths}
@@ -91,8 +91,9 @@ def test_narrow_passes_come_first_and_some_before_them_do_not_count(monkeypatch)
     monkeypatch.setattr(costs, "passes", passes)
     monkeypatch.setattr(costs, "perf_counter", lambda: 0.003 * next(clock))
     costs.measure(None, 2048, seconds=0.0)
-    each = [*((width, costs.NEAR) for width in costs.WIDTHS), *((width, costs.FAR) for width in costs.FEW)]
-    assert order == 2 * ([(1, costs.NEAR)] * 3 + sorted(each))
+    near, far = ([(width, at) for width in some] for some, at in ((costs.WIDTHS, costs.NEAR), (costs.FEW, costs.FAR)))
+    wanted = [step for warm in (3, 5) for some in (near, far) for step in ([(1, costs.NEAR)] * warm + some)]
+    assert order == wanted
 
 
 @pytest.mark.parametrize("length", [8, 2048])
