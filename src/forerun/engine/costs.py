@@ -3,7 +3,9 @@
 Passes of every width alternate behind a short context, those of some widths behind a long one too, and what lies
 between is taken from a straight line. The narrow ones come first, behind a few that do not count: steps of one width
 follow each other, and a narrow pass behind a wide one finds a small model's weights gone from the caches. Planners
-weigh drafts against this.
+weigh drafts against this. A round in which the measuring thread was kept from its core does not count, where there is
+another: on two cores a pass of 0.2 ms takes 7.5 beside one process that wants a core too, in every round alike, so that
+no spread tells.
 Does not: measure several requests in a pass (`Costs.of` says what they add up to); measure again when the machine
 gets busy.
 """
@@ -12,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +27,7 @@ FEW = (1, 4, 16, 64)  # of them, behind a long context
 NEAR, FAR = 128, 640  # tokens of context
 SECONDS = 1.0  # after which no new round begins
 ROUNDS = 25  # at most; the first does not count
+ALONE = 0.8  # of its time a thread that nobody keeps from its core runs; 0.97 and more, and 0.5 beside another process
 WARMING = 0.01  # seconds of narrow passes that do not count, at the beginning of every round
 
 Timed = Callable[[], object]
@@ -59,7 +62,7 @@ def timed(calls: Mapping[Key, Timed], turn: int) -> dict[Key, float]:
 
 
 def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs:
-    """The medians over some rounds, in two slots of `runner` that hold `length` tokens each."""
+    """The medians over the rounds that count, in two slots of `runner` that hold `length` tokens each."""
     widths = [width for width in WIDTHS if width <= max(2, length // 2)]
     few = [width for width in widths if width in FEW]
     most = length - widths[-1]
@@ -67,14 +70,17 @@ def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs
     calls = {(width, near): call for width, call in passes(runner, widths, near).items()}
     calls |= {(width, far): call for width, call in passes(runner, few, far).items()}
     calls = dict(sorted(calls.items()))
-    found, began = list[dict[tuple[int, int], float]](), perf_counter()
+    found, shares, began = list[dict[tuple[int, int], float]](), list[float](), perf_counter()
     while len(found) < 2 or (len(found) < ROUNDS and perf_counter() - began < seconds):  # noqa: PLR2004 - one warms up
         warm = perf_counter()
         while perf_counter() - warm < WARMING:
             calls[widths[0], near]()
+        ran, since = thread_time(), perf_counter()
         found.append(timed(calls, 0))
-    middle = {key: median(times[key] for times in found[1:]) for key in calls}
+        shares.append((thread_time() - ran) / max(perf_counter() - since, 1e-9))
+    counted = [times for times, share in zip(found[1:], shares[1:], strict=True) if share >= ALONE]
+    middle = {key: median(times[key] for times in counted or found[1:]) for key in calls}
     rising = tuple(accumulate((middle[width, near] for width in widths), max))
     each = [max(middle[width, far] - middle[width, near], 0) / max(far - near, 1) for width in few]
     slopes = np.minimum(np.interp(widths, few, list(accumulate(each, max))), np.array(rising) / near)
-    return Costs(tuple(widths), rising, tuple(slopes.tolist()), near)
+    return Costs(tuple(widths), rising, tuple(slopes.tolist()), near, alone=bool(counted))
