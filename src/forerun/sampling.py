@@ -5,9 +5,10 @@ renormalised result of the one before (as in transformers). Ties go to the lowes
 Does not: draw anything (`rng.py`), or report log-probabilities of the changed distribution (`logprobs` are raw).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ import torch
 from forerun.errors import RequestError
 from forerun.host import fetch, send
 from forerun.kernels.race import winner
-from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Logprob, Output, Sampling
+from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
+_LOOKS = 3  # a look takes a sixth of what it takes to find and take out all tokens that a mask forbids
 STUCK = (
     "bans, biases, allowed_tokens and the constraint leave no token to draw; allow at least one, or lower min_tokens."
 )
@@ -101,7 +103,8 @@ class Shaper:
     @property
     def held_alone(self) -> bool:
         """Whether p is that of the logits, but for what a constraint takes out."""
-        return self.sampling.constraint is not None and not self._changes and not _cuts(self.sampling)
+        s = self.sampling
+        return s.constraint is not None and not self._changes and (s.greedy or not _cuts(s))
 
     @property
     def _changes(self) -> bool:
@@ -146,14 +149,18 @@ class Shaper:
 
     def _held(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
         """What the constraint leaves of logits [n, vocab], in memory of its own."""
-        guide, ahead = self._guided
-        masks = guide.masks([(*ahead, *path) for path in rows])
+        masks = self.masks(rows)
         if logits.device.type == "cpu":
             left = torch.empty_like(logits)
             for row, held, mask in zip(left.numpy(), logits.numpy(), masks, strict=True):
                 _leave(row, held, mask)
             return left
         return logits.masked_fill(~send(masks, logits.device, torch.bool), -torch.inf)
+
+    def masks(self, rows: Sequence[Path]) -> Bools:
+        """What the constraint allows behind each path [n, vocab]."""
+        guide, ahead = self._guided
+        return guide.masks([(*ahead, *path) for path in rows])
 
     def _banned(self, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
@@ -177,22 +184,19 @@ class Rows:
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
         self._shaper, self._logits, self._draft = Shaper.of(context, eos), output.logits, draft
         self._states, self.stuck = States(output.hidden, len(draft)), frozenset[int]()
-        self._best: list[int] | None = None
-        self._held: dict[int, Floats | None] = {}  # p of the rows whose mask waits, once it is known
-        every, greedy = range(len(output.best)), context.sampling.greedy
-        doubtful = self._shaper.doubtful(output.best, self._path) if greedy or self._shaper.held_alone else every
-        bent = self._bent(doubtful) if doubtful else None
+        self._best, self._held = output.best, dict[int, Floats]()  # p of the rows whose mask has waited
+        every, alone, greedy = range(len(output.best)), self._shaper.held_alone, context.sampling.greedy
+        doubtful = self._shaper.doubtful(output.best, self._path) if alone or greedy else list(every)
+        here = alone and self._logits.device.type == "cpu"
+        judged = (self._judged(doubtful) if here else self._dists(self._bent(doubtful))) if doubtful else ()
+        self._rows = dict(zip(doubtful, judged, strict=True))
+        others = [row for row in every if row not in self._rows]
         if greedy:
-            self._best = list(output.best)
-            for row, token in zip(doubtful, _best(bent) if bent is not None else (), strict=True):
-                self._best[row] = token
-            return
-        self._held = dict.fromkeys(set(every).difference(doubtful))
-        if bent is None or not self._held:
-            logits = self._logits if bent is None else bent
-        else:
-            logits = self._logits.index_copy(0, send(doubtful, bent.device), bent)
-        self._rows = fetch(self._shaper.shape(logits))
+            self._rows |= {row: Dist.point(output.best[row]) for row in others}
+        elif others:
+            logits = self._logits[others] if doubtful else self._logits
+            self._free = dict(zip(others, fetch(self._shaper.shape(logits)), strict=True))
+            self._rows |= {row: Dist(Held(self, row - 1)) for row in others}
 
     def _path(self, row: int) -> Path:
         return path_to(self._draft, row - 1)
@@ -207,21 +211,55 @@ class Rows:
             raise RequestError(self._shaper.stuck)
         return bent
 
+    def _dists(self, bent: torch.Tensor) -> list[Dist]:
+        if self._shaper.sampling.greedy:
+            return [Dist.point(token) for token in _best(bent)]
+        return [Dist(p) for p in fetch(self._shaper.shape(bent))]
+
+    def _judged(self, rows: Sequence[int]) -> Iterator[Dist]:
+        """P of rows on the host that a constraint alone bends."""
+        for row, mask in zip(rows, self._shaper.masks([self._path(row) for row in rows]), strict=True):
+            yield self._among(row, mask) or self._dists(self._bent([row]))[0]
+
+    def _among(self, row: int, mask: Bools) -> Dist | None:
+        """P of one of them; None where no token is left."""
+        logits = self._logits[row].to(_real(self._logits)).numpy()
+        if 2 * np.count_nonzero(mask) < len(mask):
+            ids = np.flatnonzero(mask)
+            return self._over(logits[ids], ids)
+        following = _next(logits, self._best[row], mask) if self._shaper.sampling.greedy else None
+        if following is not None:
+            return Dist.point(following)
+        left = np.empty_like(logits)
+        _leave(left, logits, mask)
+        return self._over(left)
+
+    def _over(self, logits: Floats, ids: Ints | None = None) -> Dist | None:
+        """P of what is left of a row, all of it or the tokens with these ids; None where that is nothing."""
+        best = int(logits.argmax()) if len(logits) else 0
+        if not len(logits) or logits[best] == -np.inf:
+            return None
+        if self._shaper.sampling.greedy:
+            return Dist.point(best if ids is None else int(ids[best]))
+        p: Floats = fetch(self._shaper.shape(torch.from_numpy(logits)[None]))[0]
+        if ids is None:
+            return Dist(p)
+        every = np.zeros(self._logits.shape[-1], p.dtype)
+        every[ids] = p
+        return Dist(every)
+
     def __getitem__(self, node: int) -> Dist:
-        if self._best is not None:
-            return Dist.point(self._best[node + 1])
-        return Dist(Held(self, node) if node + 1 in self._held else self._rows[node + 1])
+        return self._rows[node + 1]
 
     def held(self, node: int) -> Floats:
         """P of a row whose mask has waited."""
-        found = self._held[node + 1]
-        if found is None:
-            found = self._held[node + 1] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
-        return found
+        if node + 1 not in self._held:
+            self._held[node + 1] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
+        return self._held[node + 1]
 
     def drawn(self, node: int, key: int) -> int | None:
         """What a key draws from such a row as if nothing held it; None where the constraint forbids that."""
-        token = winner(Dist(self._rows[node + 1]), key)
+        token = winner(Dist(self._free[node + 1]), key)
         return None if self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
 
     @property
@@ -235,7 +273,7 @@ class Rows:
 
     def soft(self, node: int) -> Dist:
         """As the row, at temperature 1 where the request is greedy."""
-        return self[node] if self._best is None else Dist(self._soft[node + 1])
+        return Dist(self._soft[node + 1]) if self._shaper.sampling.greedy else self[node]
 
     def hidden(self, layer: int, node: int) -> Floats:
         """What the layer made of the node's token."""
@@ -336,6 +374,27 @@ def _leave(row: Floats, logits: Floats, mask: Bools) -> None:
         allowed = np.flatnonzero(mask)
         row.fill(-np.inf)
         row[allowed] = logits[allowed]
+
+
+def _next(logits: Floats, best: int, mask: Bools) -> int | None:
+    """The likeliest token that a mask allows, where it forbids `best`, and of those that come next a few at most.
+
+    Logits are changed meanwhile: to copy a row of a large vocabulary takes longer than to look at it.
+    """
+    taken = list[tuple[int, np.floating[Any]]]()
+    try:
+        for _ in range(_LOOKS):
+            taken.append((best, logits[best]))
+            logits[best] = -np.inf
+            best = int(logits.argmax())
+            if logits[best] == -np.inf:
+                break
+            if mask[best]:
+                return best
+    finally:
+        for token, value in taken:
+            logits[token] = value
+    return None
 
 
 def _best(logits: torch.Tensor) -> list[int]:

@@ -688,6 +688,7 @@ class Costs:
     seconds: tuple[float, ...]  # never falling; of one request that has `context` tokens
     slopes: tuple[float, ...] = ()  # seconds for each token of context, by rows; none: it costs nothing
     context: int = 0  # tokens
+    alone: bool = True  # no other process had the cores meanwhile; else they hold for as long as it has
 
     def of(self, rows: int, context: float | None = None, requests: int = 1) -> float:
         """Between two measured widths by a straight line, which goes on behind the last.

@@ -1,7 +1,8 @@
 """Measured costs are kept: a file per machine, model, precision and version, in the user's cache folder.
 
 A file that is torn, of another version or of something else counts as none: what it should say is measured and written
-anew. One that cannot be read or written costs the time of measuring, and nothing more.
+anew. One that cannot be read or written costs the time of measuring, and nothing more. What was measured beside other
+processes that had the cores is not kept.
 Does not: notice that a machine has become slower since; measure twice where two processes ask at the same time and
 the second could have waited (the last one's file stays).
 """
@@ -69,7 +70,9 @@ def recall(place: Path | None, about: Mapping[str, Any], measure: Callable[[], C
     if kept is not None:
         return kept
     found = measure()
-    if path is not None:
+    if path is not None and not found.alone:
+        _LOG.info("costs were measured while other processes had the cores, so the next start measures them again.")
+    elif path is not None:
         try:
             write_whole(path, text(found, about), "free space there, or choose another folder with --profiles")
         except ForerunError as problem:
@@ -79,7 +82,7 @@ def recall(place: Path | None, about: Mapping[str, Any], measure: Callable[[], C
 
 def text(costs: Costs, about: Mapping[str, Any]) -> bytes:
     """The file's content."""
-    held = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
+    held = {name: getattr(costs, name) for name in Costs.__dataclass_fields__ if name != "alone"}
     content = {"format": FORMAT, "subject": dict(about), "costs": held}
     return json.dumps({**content, "checksum": digest(content)}, indent=1).encode()
 

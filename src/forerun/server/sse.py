@@ -26,11 +26,46 @@ def encode(value: Mapping[str, Any]) -> bytes:
 async def stream(send: Send, parts: AsyncIterator[bytes], seconds: float) -> None:
     """Send parts as they come; TimeoutError where the reader takes none for so long."""
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-    async for part in parts:
-        async with asyncio.timeout(seconds):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    async with asyncio.timeout(seconds):
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    async with asyncio.timeout(None) as limit:
+        patience = _Patience(limit, seconds)
+        try:
+            async for part in parts:
+                patience.begin()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                patience.end()
+            patience.begin()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            patience.stop()
+
+
+class _Patience:
+    """Lets a limit pass once a thing has lasted too long. A timer for each of many costs more than to send a part."""
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        self._limit, self._seconds, self._home = limit, seconds, asyncio.get_running_loop()
+        self._began: float | None = None
+        self._timer = self._home.call_later(seconds, self._look)
+
+    def begin(self) -> None:
+        """From now on."""
+        self._began = self._home.time()
+
+    def end(self) -> None:
+        """It was in time."""
+        self._began = None
+
+    def stop(self) -> None:
+        """There will be no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._home.time()
+        due = (now if self._began is None else self._began) + self._seconds
+        if due <= now:
+            self._limit.reschedule(now)
+        else:
+            self._timer = self._home.call_at(due, self._look)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

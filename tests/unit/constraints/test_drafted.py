@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from forerun.build import guides_for, setup_for
 from forerun.config import Config
 from forerun.drafters.contract import SoloDrafter
+from forerun.errors import RequestError
 from forerun.kernels.race import winner
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose
@@ -188,7 +189,7 @@ def test_greedy_rows_are_those_of_all_masks(schema, random):
         rows = Rows(Output(logits, tuple(best), (0.0,) * count), context, draft, (EOS,))
         assert rows.stuck == {row - 1 for row in range(count) if stuck[row]}
         assert [rows[row - 1].only for row in range(count)] == bent.argmax(-1).tolist()
-        assert len(asked) == bool(stuck.any() or best != bent.argmax(-1).tolist())
+        assert len(asked) == bool(stuck.any() or best != bent.argmax(-1).tolist()) + stuck.sum()
         token = rows[-1].only
         if token == EOS or context.guide.advance(token):
             return
@@ -219,12 +220,55 @@ def test_draws_are_those_from_all_masks(schema, random):
         assert drawn == [winner(Dist(p), key) for p, key in zip(rights, keys, strict=True)]
         doubtful = [p[token] == 0 for p, token in zip(rights, best, strict=True)] | stuck.numpy()
         refused = [p[token] == 0 for p, token in zip(rights, free, strict=True)] & ~doubtful
-        assert len(asked) == doubtful.any() + refused.sum()
+        assert len(asked) == doubtful.any() + refused.sum() + stuck.numpy().sum()
         assert rows.stuck == {row - 1 for row in stuck.nonzero()[:, 0].tolist()}
-        assert all(np.array_equal(rows[row - 1].probs, p) for row, p in enumerate(rights))
+        assert all(np.allclose(rows[row - 1].probs, p, rtol=1e-6, atol=0) for row, p in enumerate(rights))
         if drawn[0] == EOS or context.guide.advance(drawn[0]):
             return
         context.tokens.append(drawn[0])
+
+
+class Said:
+    """A guide that allows what a mask [rows, vocab] has, by the length of the path."""
+
+    written, trouble = 0, ""
+
+    def __init__(self, allowed):
+        self.allowed = allowed
+
+    def masks(self, paths):
+        return self.allowed[[len(path) for path in paths]]
+
+    def allows(self, paths):
+        return [bool(self.allowed[len(path) - 1, path[-1]]) for path in paths]
+
+
+@given(
+    st.integers(0, 10**6), st.sampled_from((0.0, 0.1, 0.6, 0.95)), st.sampled_from((-2, 8)), st.sampled_from((0.0, 1.0))
+)
+def test_what_is_left_is_found_however_much_it_is(seed, share, least, temperature):
+    """Rows with equal and with impossible tokens, under masks that leave nothing, few and most; never the best one."""
+    numbers, vocab, draft = torch.Generator().manual_seed(seed), 30, Draft.chain([1, 2, 3])
+    logits = torch.randint(-4, 9, (4, vocab), generator=numbers).float()
+    logits[logits < least] = -torch.inf
+    logits[:, 7] = 8
+    allowed = (torch.rand(4, vocab, generator=numbers) < share).numpy()
+    best = tuple(logits.argmax(-1).tolist())
+    allowed[range(4), best] = False
+    sampling = Sampling(temperature=temperature, constraint=Constraint("regex", "a"))
+    context = Context(0, [0], 1, sampling, CounterRng(seed), guide=Said(allowed))
+    before, shaper = logits.clone(), Shaper.of(context)
+    bent, stuck = shaper.bent(logits, lambda row: draft.tokens[:row])
+    if stuck[0]:
+        with pytest.raises(RequestError, match="no token to draw"):
+            Rows(Output(logits, best, (0.0,) * 4), context, draft)
+        return
+    rows = Rows(Output(logits, best, (0.0,) * 4), context, draft)
+    assert rows.stuck == {row - 1 for row in stuck.nonzero()[:, 0].tolist()}
+    for row, p in enumerate(shaper.shape(bent).numpy()):
+        found = [rows[row - 1].prob(token) for token in range(vocab)]
+        assert np.allclose(found, p, rtol=1e-6, atol=0)
+    assert logits.equal(before)
 
 
 def counted(guide):

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import numpy as np
 import pytest
 
 from forerun import LLM
@@ -94,6 +95,29 @@ def test_narrow_passes_come_first_and_some_before_them_do_not_count(monkeypatch)
     near, far = ([(width, at) for width in some] for some, at in ((costs.WIDTHS, costs.NEAR), (costs.FEW, costs.FAR)))
     wanted = [step for warm in (3, 5) for some in (near, far) for step in ([(1, costs.NEAR)] * warm + some)]
     assert order == wanted
+
+
+@pytest.mark.parametrize(("shares", "second", "alone"), [((1, 0.5, 1, 0.5, 0.5), 1, True), ((1, 0.5), 2, False)])
+def test_a_round_whose_thread_had_no_core_does_not_count(monkeypatch, shares, second, alone):
+    """A pass takes a second of its thread, and as much longer as it waits for a core; the first round warms up."""
+    now, ran, turns, share = [0.0], [0.0], iter(np.repeat(shares, 2)), [1.0]  # near and far
+
+    def step():
+        now[0], ran[0] = now[0] + 1 / share[0], ran[0] + 1
+
+    def timed(calls, turn):
+        share[0] = next(turns)
+        return once(calls, turn)
+
+    once = costs.timed
+    monkeypatch.setattr(costs, "timed", timed)
+    monkeypatch.setattr(costs, "passes", lambda *given: dict.fromkeys(given[1], step))
+    monkeypatch.setattr(costs, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(costs, "thread_time", lambda: ran[0])
+    monkeypatch.setattr(costs, "ROUNDS", len(shares))
+    found = costs.measure(None, 2048, seconds=1e9 if alone else 0.0)
+    assert set(found.seconds) == {second}
+    assert found.alone is alone
 
 
 @pytest.mark.parametrize("length", [8, 2048])

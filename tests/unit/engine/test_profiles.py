@@ -39,6 +39,13 @@ def test_what_is_wanted_anew_is_measured_and_kept(tmp_path):
     assert recall(tmp_path, ABOUT, fail) == OTHER
 
 
+def test_what_was_measured_beside_others_is_not_kept(tmp_path):
+    assert recall(tmp_path, ABOUT, lambda: replace(OTHER, alone=False)).seconds == OTHER.seconds
+    assert recall(tmp_path, ABOUT, lambda: COSTS) == COSTS
+    recall(tmp_path, ABOUT, lambda: replace(OTHER, alone=False), anew=True)
+    assert recall(tmp_path, ABOUT, fail) == COSTS
+
+
 @pytest.mark.parametrize("name", ABOUT)
 def test_another_subject_has_a_file_of_its_own(tmp_path, name):
     recall(tmp_path, ABOUT, lambda: COSTS)
@@ -141,6 +148,13 @@ def test_the_folder_is_the_users_cache(monkeypatch, cache, expected):
     assert folder() == Path(expected)
 
 
+@pytest.fixture
+def busy(monkeypatch):
+    """What is measured is kept although other tests run beside."""
+    monkeypatch.setattr("forerun.engine.costs.ALONE", 0.0)
+
+
+@pytest.mark.usefixtures("busy")
 def test_an_engine_keeps_costs_there_unless_a_folder_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -175,6 +189,7 @@ def test_the_subject_tells_models_precisions_and_versions_apart(monkeypatch):
     assert len({digest(one) for one in [about, *others]}) == len(others) + 1
 
 
+@pytest.mark.usefixtures("busy")
 def test_an_engine_measures_once_for_all_that_follow(tmp_path):
     first, second = (LLM("toy:1", planner="free", profiles=str(tmp_path)) for _ in range(2))
     assert first.engine.members.planner.costs == second.engine.members.planner.costs
