@@ -8,13 +8,11 @@ Does not: look at passes that read prompts, which ask for few logits; whoever ca
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-
-import numpy as np
+from functools import cached_property
 
 from forerun.drafting.toll import HELD_UP
 from forerun.drafting.worth import MEMORY
-from forerun.types import Costs, Floats
+from forerun.types import Costs
 
 
 @dataclass(eq=False, slots=True)
@@ -31,8 +29,8 @@ class Passes:
 
     def __init__(self, costs: Callable[[], Costs]) -> None:
         self._costs, self.paces = costs, dict[int, Pace]()
-        self._known: tuple[list[float], list[float]] = ([1.0], [1.0])  # rows and factors
-        self._measured = cache(self._measure)
+        self._known: list[Pace] = []  # by their rows
+        self._now = dict[int, float]()  # seconds by rows, until there is news
 
     @cached_property
     def costs(self) -> Costs:
@@ -41,24 +39,38 @@ class Passes:
 
     def of(self, rows: int) -> float:
         """One pass."""
-        return self.costs.of(rows) * float(np.interp(rows, *self._known))
+        seconds = self._now.get(rows)
+        if seconds is None:
+            seconds = self._now[rows] = self.costs.of(rows) * self._factor(rows)
+        return seconds
 
-    def upto(self, rows: int, more: int) -> Floats:
-        """Passes of `rows` and up to `more` rows more: [more + 1]."""
-        counts, seconds = self._measured(rows, more)
-        return seconds * np.interp(counts, *self._known)
+    def between(self, rows: float) -> float:
+        """As many rows as there are on average."""
+        whole = int(rows)
+        seconds = self.of(whole)
+        return seconds + (rows - whole) * (self.of(whole + 1) - seconds)
 
-    def _measure(self, rows: int, more: int) -> tuple[Floats, Floats]:
-        counts = range(rows, rows + more + 1)
-        return np.array(counts, float), np.array([self.costs.of(count) for count in counts])
+    def _factor(self, rows: int) -> float:
+        """By a straight line between what was seen; a loop, as calls of numpy take longer than all of it."""
+        below: Pace | None = None
+        for pace in self._known:
+            if pace.rows >= rows:
+                if below is None:
+                    return pace.factor
+                share = (rows - below.rows) / (pace.rows - below.rows)
+                return below.factor + share * (pace.factor - below.factor)
+            below = pace
+        return below.factor if below is not None else 1.0
 
     def learn(self, rows: int, seconds: float) -> None:
         """What a pass took; one that was held up says little."""
-        size, before = rows.bit_length(), float(np.interp(rows, *self._known))
-        pace = self.paces.setdefault(size, Pace(rows, before))
+        size, before = rows.bit_length(), self._factor(rows)
+        pace = self.paces.get(size)
+        if pace is None:
+            pace = self.paces[size] = Pace(rows, before)
+            self._known = [self.paces[size] for size in sorted(self.paces)]
         pace.seen += 1
         news = max(1 - MEMORY, 1 / pace.seen)
         pace.rows += news * (rows - pace.rows)
         pace.factor += news * (min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor)
-        known = [self.paces[size] for size in sorted(self.paces)]
-        self._known = [pace.rows for pace in known], [pace.factor for pace in known]
+        self._now.clear()

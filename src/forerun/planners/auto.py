@@ -14,9 +14,8 @@ times differ.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
-
-import numpy as np
 
 from forerun.drafting.passes import Passes
 from forerun.drafting.toll import Toll
@@ -25,13 +24,16 @@ from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, APART = 6, 6  # drafts after which a request is looked at closely every few steps only, for the time it takes
+YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes
 STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
 PATIENCE = 16  # steps between trials of a request
 TRIED = 1  # nodes more, in a trial
 BARE, RARE = 8, 256  # steps between two without drafts, at first and in the end,
+LOOK = 2e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 SURE = 1.3  # unless tokens per second are so many times what they would be without
-VAIN, LOAN = 0.005, 4.0  # of every step, and steps at first, that drafts may have cost beyond what they brought
+VAIN, LOAN = 0.005, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
+HELD = 2.5  # at most, by one step: it may have been held up
+SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
 
@@ -57,13 +59,13 @@ class AutoPlanner(Planner):
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
-        self.close, self.young = True, True  # whether this step is looked at closely; whether there is much to learn
-        self.resumed = 0  # step after which there were drafts again
+        self.close, self.young = True, 0  # whether this step is looked at closely; until which there is much to learn
         self.shares = NOBODY  # requests, room, and what each gets
-        self.rest = APART  # steps between two looks where nothing pays
+        self.rest = YOUNG  # steps between two decisions
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.vain = 0.0  # steps that drafts have lost
+        self.price = 0.0  # steps that those of one step cost, as a rule
         self.bare, self.pause = BARE, BARE  # the step of the next look at one without drafts; steps until another
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
@@ -88,16 +90,16 @@ class AutoPlanner(Planner):
         if same and not self.trusts.of:
             return list(self.shares[2])  # nothing has come of it yet
         due = not same or self.steps >= self.again
-        self.close = due or self.young or self.steps % APART == 0
+        self.close = due or self.steps < self.young or (self.again - self.steps) % APART == 0
         if not self.close:
             return list(self.shares[2])
         if due:
             before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
             self.shares, drafting = (ids, room, shares), any(shares)
-            self.resumed = self.steps if drafting and not any(before) else self.resumed
-            self.young = self.steps < self.resumed + YOUNG or any(self.requests.of(c).drafts < YOUNG for c in batch)
+            drafts = [self.requests.of(context).drafts for context, share in zip(batch, shares, strict=True) if share]
+            self.young = max(self.young, self.steps + YOUNG - (min(drafts) if any(before) else 0)) if drafts else 0
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
-            self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else APART
+            self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
         if self.trusts.of and self.vain <= VAIN * self.steps:
@@ -128,27 +130,31 @@ class AutoPlanner(Planner):
 
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
-        most, least = self.options.most, self.least
+        least = self.least
         if not self.toll.known:
             count = min(max(len(batch) // least, 1), room // least)
             return [least] * count + [0] * (len(batch) - count)
-        general = self.everybody.hoped()
-        worth, kept = zip(*(self.requests.of(context).over(general) for context in batch), strict=True)
-        worths = np.array(worth)
-        worths[:, :least] = worths[:, :least].mean(1, keepdims=True)  # all or none
-        worths = np.minimum.accumulate(worths, axis=1)  # a node is not worth more than those before it
-        order = np.argsort(-worths, axis=None, kind="stable")[:room]
-        longest, drafting = np.maximum.accumulate(order % most + 1), np.cumsum(order % most == 0)
-        lines = np.array([self.toll.line(requests) for requests in range(1, len(batch) + 1)])[drafting - 1]
-        rows = np.concatenate(([0.0], np.cumsum(np.array(kept).ravel()[order])))
-        seconds = np.interp(rows, np.arange(len(order) + 1), self.passes.upto(len(batch), len(order)))
-        seconds[1:] += lines[:, 0] + lines[:, 1] * longest
-        tokens = len(batch) + np.concatenate(([0.0], np.cumsum(worths.ravel()[order])))
-        rates = tokens / (seconds + self.toll.without(len(batch)))
-        rates[1:][order % most < least - 1] = 0.0
-        count = int(rates.argmax())
-        self.gain = float(rates[count] / rates[0]) if self.pause > BARE else 0.0
-        shares: list[int] = np.bincount(order[:count] // most, minlength=len(batch)).tolist()
+        running, general, offers = len(batch), self.everybody.hoped(), list[tuple[float, int, int, float]]()
+        for i, context in enumerate(batch):
+            worth, kept = self.requests.of(context).over(general)
+            worth[:least] = [sum(worth[:least]) / least] * least  # all or none
+            falling = accumulate(worth, min)  # a node is not worth more than those before it
+            offers += [(-one, i, node, there) for node, (one, there) in enumerate(zip(falling, kept, strict=True))]
+        offers.sort()
+        lines = [self.toll.line(requests) for requests in range(1, running + 1)]
+        count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
+        best = plain = tokens / (usual + self.passes.of(running))
+        for number, (worse, _, node, there) in enumerate(offers[:room], 1):
+            tokens, rows = tokens - worse, rows + there
+            longest, drafting = max(longest, node + 1), drafting + (node == 0)
+            constant, each = lines[drafting - 1]
+            rate = tokens / (usual + self.passes.between(running + rows) + constant + each * longest)
+            if rate > best and node >= least - 1:
+                best, count = rate, number
+        self.gain = best / plain if self.pause > BARE else 0.0
+        shares = [0] * running
+        for _, i, _, _ in offers[:count]:
+            shares[i] += 1
         return shares
 
     # between drafting and the pass
@@ -158,7 +164,7 @@ class AutoPlanner(Planner):
         if not any(drafts):
             return drafts
         if not self.close:
-            return [self._quickly(context, draft) for context, draft in zip(batch, drafts, strict=True)]
+            return [self._quickly(*one) for one in zip(batch, drafts, strict=True)] if self.floor else drafts
         lucks = [self.requests.of(context).luck for context in batch]
         worths = [self._worth(draft, luck) for draft, luck in zip(drafts, lucks, strict=True)]
         taken = self._paying(worths)
@@ -184,15 +190,16 @@ class AutoPlanner(Planner):
         running = len(self.shares[0])
         constant, each = self.toll.line(len(worths))
         spent = self.toll.without(running) + constant + each * max(map(len, worths))
-        passes = self.passes.upto(running, len(order)).tolist()
+        passes = self.passes.of
         tokens, count = float(running), 0
-        best = tokens / (spent + passes[0])
+        best = tokens / (spent + passes(running))
         for number, (worth, _, _) in enumerate(order, 1):
             tokens -= worth
-            rate = tokens / (spent + passes[number])
+            rate = tokens / (spent + passes(running + number))
             if rate > best:
                 best, count = rate, number
-        self.floor = best * (passes[max(count, 1)] - passes[0]) / max(count, 1)
+        each = (passes(running + max(count, 1)) - passes(running)) / max(count, 1)
+        self.floor = best * each if each > LOOK else 0.0
         taken: list[list[int]] = [[] for _ in worths]
         for _, i, node in order[:count]:
             taken[i].append(node)
@@ -202,6 +209,8 @@ class AutoPlanner(Planner):
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         if not self.close:
+            if any(self.shares[2]):
+                self.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
             return
         settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if settled and not self.made:
@@ -233,16 +242,24 @@ class AutoPlanner(Planner):
     def _account(self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, clear: bool) -> None:
         """What drafts cost and brought; where the time is not `clear`, what they cost as a rule."""
         before, longest = self.toll.known, max(len(one.worth) for one in made)
-        constant, each = self.toll.line(len(made))
-        added, usual = constant + each * longest, self.toll.without(running)
+        nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
+        rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         if clear:
-            added = self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
-        nodes = sum(len(one.kept) for one in made)
-        added += self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
-        lost = added / (usual + self.passes.of(running)) - accepted / running
-        self.vain = max(self.vain + (lost if self.toll.known else min(lost, LOAN)), 0.0)  # one may have been held up
-        stays = nodes and self.solvent and self.toll.known == before  # drafts of which nothing is left are waste
-        self.again = self.again if stays else self.steps
+            added = spent.drafting + max(spent.around - self.toll.without(running), 0.0)
+            self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
+        constant, each = self.toll.line(len(made))
+        usual = constant + each * longest
+        self.price = min((usual + rows) / one, 1.0)
+        lost = ((added if clear else usual) + rows) / one  # who rested has more to read, which is no rule
+        self.charge(min(lost, HELD), accepted / running)
+        if not nodes or self.toll.known != before:  # drafts of which nothing is left are waste
+            self.again = self.steps
+
+    def charge(self, steps: float, tokens: float) -> None:
+        """What drafts of a step cost, in steps without, and how many tokens they brought each request."""
+        self.vain = max(self.vain + steps - tokens, -SAVED)
+        if not self.solvent:
+            self.again = self.steps
 
 
 def _likeliest(worth: Sequence[float], count: int) -> list[int]:
