@@ -14,6 +14,8 @@ from forerun.drafting.toll import HELD_UP
 from forerun.drafting.worth import MEMORY
 from forerun.types import Costs
 
+COLD = 3  # passes of a size that take longer than later ones may: of these, only shorter ones count
+
 
 @dataclass(eq=False, slots=True)
 class Pace:
@@ -70,7 +72,7 @@ class Passes:
             pace = self.paces[size] = Pace(rows, before)
             self._known = [self.paces[size] for size in sorted(self.paces)]
         pace.seen += 1
-        news = max(1 - MEMORY, 1 / pace.seen)
-        pace.rows += news * (rows - pace.rows)
-        pace.factor += news * (min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor)
+        pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
+        news, warm = min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor, pace.seen - COLD
+        pace.factor += max(1 - MEMORY, 1 / (warm + 1)) * news if warm > 0 else min(news, 0.0)
         self._now.clear()

@@ -33,6 +33,18 @@ def test_a_pass_that_was_held_up_says_little_and_a_machine_that_has_become_slowe
     assert passes.of(1) == pytest.approx(2.0, rel=0.02)
 
 
+def test_the_first_passes_of_a_size_count_only_where_they_are_shorter():
+    """They run on cold memory; a size that is seldom run would be thought dear for ever."""
+    passes = Passes(lambda: CURVE)
+    for seconds in (1.4, 1.5):
+        passes.learn(1, seconds)
+    assert passes.of(1) == 1.0
+    passes.learn(1, 0.8)
+    assert passes.of(1) == 0.8
+    passes.learn(1, 1.0)
+    assert passes.of(1) == pytest.approx(0.9)
+
+
 def test_costs_are_not_asked_for_before_they_are_needed():
     asked = []
     passes = Passes(lambda: asked.append(1) or CURVE)
