@@ -16,6 +16,9 @@ from forerun.drafting.worth import MEMORY
 HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
+COLD = (
+    6  # drafts that take longer than later ones may, as nobody has made one before: of these, only shorter ones count
+)
 ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
 
 
@@ -24,15 +27,18 @@ class Line:
     """Seconds, constant + each x nodes, by least squares over the latest steps; alike where little is known."""
 
     sums: tuple[float, ...] = (0.0,) * 5  # of 1, n, n^2, s, n s
+    seen: int = 0
 
     def learn(self, nodes: int, seconds: float) -> float:
         """One step; its seconds as far as they are believed."""
-        older = MEMORY
+        older, cold = MEMORY, self.seen < COLD
+        self.seen += 1
         if self.sums[0]:
             constant, each = self.found()
             expected = constant + each * nodes
-            doubt = DOUBT if self.sums[0] > 1 else 0.0  # of the first alone nobody knows whether it was held up
-            older, seconds = MEMORY if seconds > RAN_FREE * expected else doubt, min(seconds, HELD_UP * expected)
+            if seconds < (1.0 if cold else RAN_FREE) * expected:
+                older = 0.0 if cold else DOUBT
+            seconds = min(seconds, (1.0 if cold else HELD_UP) * expected)
         news = 1, nodes, nodes * nodes, seconds, nodes * seconds
         self.sums = tuple([older * before + one for before, one in zip(self.sums, news, strict=True)])
         return seconds
@@ -58,7 +64,12 @@ class Toll:
     @property
     def known(self) -> bool:
         """Whether drafts were seen more than once."""
-        return any(line.sums[0] > 1 for line in self.lines.values())
+        return self.seen > 1
+
+    @property
+    def seen(self) -> int:
+        """How many steps with drafts."""
+        return sum(line.seen for line in self.lines.values())
 
     def without(self, requests: int) -> float:
         """Seconds of a step without drafts; some must have been seen."""

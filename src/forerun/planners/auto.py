@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import inf
 
 from forerun.drafting.passes import Passes
-from forerun.drafting.toll import Toll
+from forerun.drafting.toll import COLD, Toll
 from forerun.drafting.worth import Made, Record, Trusts
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
@@ -131,7 +131,7 @@ class AutoPlanner(Planner):
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
         least = self.least
-        if not self.toll.known:
+        if not self.toll.known or (len(batch) == 1 == least and self.toll.seen < COLD):
             count = min(max(len(batch) // least, 1), room // least)
             return [least] * count + [0] * (len(batch) - count)
         running, general, offers = len(batch), self.everybody.hoped(), list[tuple[float, int, int, float]]()

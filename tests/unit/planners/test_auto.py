@@ -196,6 +196,21 @@ def test_rows_that_cost_less_than_a_look_are_all_verified(pass_s, looked_at):
     assert (plan.cut([CONTEXT], [draft])[0] is not draft) == looked_at
 
 
+def test_a_request_alone_is_drafted_for_until_the_first_drafts_are_past():
+    """Nobody has made one before, so that they take longer than later ones; these pay."""
+    plan, taken = planner(FLAT), iter([3.0, 2.0, 2.0, 1.5, 1.0, 0.5])
+    observe = plan.observe
+
+    def slow(batch, drafts, turns, spent):
+        observe(batch, drafts, turns, replace(spent, drafting=next(taken, 0.01) if any(drafts) else 0.0))
+
+    plan.observe = slow
+    history = play(plan, [always], 100)
+    assert [one for (one,) in history[2:8]] == [1] * 6
+    assert min(one for (one,) in history[20:] if one) >= 4
+    assert sum(one == 0 for (one,) in history[20:]) <= 2
+
+
 def test_who_guesses_well_gets_the_nodes():
     shares = play(planner(Costs((1, 64), (1.0, 4.0))), [always, never], 300, verified=True)[-2]
     assert shares[0] == 8
