@@ -53,10 +53,13 @@ class Traced:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            try:
-                await self.app(scope, receive, send)
-            finally:
-                await asyncio.to_thread(self.provider.shutdown)  # what is not sent yet
+
+            async def ending(message: Message) -> None:
+                if message["type"].startswith("lifespan.shutdown."):  # behind it the server waits for nothing
+                    await asyncio.to_thread(self.provider.shutdown)  # what is not sent yet
+                await send(message)
+
+            await self.app(scope, receive, ending)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._trace(scope, receive, send)
         else:
