@@ -22,6 +22,7 @@ NOTHING = "typical:epsilon=1.0,delta=99.0"  # accepts no token, which is plain d
 @pytest.fixture(scope="module")
 def report():
     flags = ["--categories", "story", "--prompts", "2", "--samples", "2", "--max-tokens", "12", "--threads", "1"]
+    flags += ["--planner", "fixed"]
     done = CliRunner().invoke(command, ["fidelity", *flags, "--setting", NOTHING, "--drafter", "draft-model:depth=3"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout.splitlines()[-1])
