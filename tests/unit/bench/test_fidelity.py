@@ -116,7 +116,9 @@ def test_the_surplus_of_the_models_own_samples_is_nothing():
 
 def test_a_method_that_the_model_cannot_have_is_left_out_with_its_sentence(data):
     flags = ["--data", str(data), "--categories", "humaneval", "--model", "toy:0:5", "--drafter", "ngram"]
-    done = CliRunner().invoke(command, ["fidelity", *flags, "--max-tokens", "4", "--samples", "1", "--planner", "fixed"])
+    done = CliRunner().invoke(
+        command, ["fidelity", *flags, "--max-tokens", "4", "--samples", "1", "--planner", "fixed"]
+    )
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert any("fs-gen was left out" in note and "names none" in note for note in found["notes"])
