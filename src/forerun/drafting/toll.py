@@ -16,9 +16,7 @@ from forerun.drafting.worth import MEMORY
 HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
-COLD = (
-    6  # drafts that take longer than later ones may, as nobody has made one before: of these, only shorter ones count
-)
+COLD = 6  # drafts that take longer than later ones may, as nobody made one before: of these, only shorter ones count
 ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
 
 
