@@ -39,9 +39,19 @@ template <typename T> struct Held {
     }
 };
 
+constexpr int64_t AHEAD = 32, FAR = 256;  // entries ahead of those at work that come into the first cache, into the second
+
 // Asks for an entry's lines before they are needed: memory by itself does not see far enough ahead.
-template <typename T> INLINE void ask(const Held<T>& held, int64_t entry) {
-    for (int64_t i = 0; i < held.dim; i += 64 / (int64_t)sizeof(T)) __builtin_prefetch(held.at(entry) + i, 0, 3);
+template <int Near, typename T> INLINE void ask(const Held<T>& held, int64_t entry) {
+    for (int64_t i = 0; i < held.dim; i += 64 / (int64_t)sizeof(T)) __builtin_prefetch(held.at(entry) + i, 0, Near);
+}
+
+// The same while entry j of [begin, end) is at work; behind the last of them those of `soon`, which is looked at next.
+template <typename T>
+INLINE void ask_ahead(const Held<T>& held, const Held<T>& soon, const int64_t* entries, int64_t begin, int64_t j, int64_t end) {
+    ask<3>(held, entries[std::min(j + AHEAD, end - 1)]);
+    if (j + FAR < end) ask<2>(held, entries[j + FAR]);
+    else if (soon.rows && begin + j + FAR - end < end) ask<2>(soon, entries[begin + j + FAR - end]);
 }
 
 template <typename T> Held<T> keys_of(const Strip& s, int64_t head, int64_t dim) {
@@ -125,24 +135,54 @@ template <int N, typename T> constexpr bool PAIRS = N > 0 && std::is_same_v<T, u
 template <int N, typename T> constexpr bool PAIRS = false;
 #endif
 
-constexpr int64_t AHEAD = 32;  // entries ahead of those at work that are asked for
+#if defined(__AVX512BF16__)
+// Pairs of dimensions of sixteen keys -> [pair][16 keys]: quarters of registers come from four keys each, four by four.
+template <typename T> INLINE void turn_pairs(const T* const* keys, int64_t pairs, float* out) {
+    for (int64_t i = 0; i < pairs; i += 4, out += 64) {
+        __m512i v[4];
+        auto part = [&](int k) { return _mm_loadu_si128((const __m128i*)(keys[k] + 2 * i)); };
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            v[k] = _mm512_castsi128_si512(part(k));
+            v[k] = _mm512_mask_broadcast_i32x4(v[k], 0x00f0, part(4 + k));
+            v[k] = _mm512_mask_broadcast_i32x4(v[k], 0x0f00, part(8 + k));
+            v[k] = _mm512_mask_broadcast_i32x4(v[k], 0xf000, part(12 + k));
+        }
+        const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpackhi_epi32(v[0], v[1]);
+        const __m512i c = _mm512_unpacklo_epi32(v[2], v[3]), d = _mm512_unpackhi_epi32(v[2], v[3]);
+        _mm512_storeu_si512(out, _mm512_unpacklo_epi64(a, c));
+        _mm512_storeu_si512(out + 16, _mm512_unpackhi_epi64(a, c));
+        _mm512_storeu_si512(out + 32, _mm512_unpacklo_epi64(b, d));
+        _mm512_storeu_si512(out + 48, _mm512_unpackhi_epi64(b, d));
+    }
+}
+#else
+template <typename T> void turn_pairs(const T* const*, int64_t, float*) {}
+#endif
 
 // Entries [at, at + 16 * blocks) as [block][dimension or pair of them][16 keys]; behind `end` the last one again.
 template <bool Pairs, typename T>
-void turn_keys(const Held<T>& keys, const int64_t* entries, int64_t at, int64_t end, int64_t blocks, float* out) {
+void turn_keys(const Held<T>& keys, const Held<T>& soon, const int64_t* entries, int64_t begin, int64_t at, int64_t end, int64_t blocks, float* out) {
     const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
-    for (int64_t first = at; first < at + 16 * blocks; first += 16, out += 16 * words)
+    for (int64_t first = at; first < at + 16 * blocks; first += 16, out += 16 * words) {
+        int64_t entry[16];
+        const T* key[16];
+        for (int k = 0; k < 16; ++k) {
+            entry[k] = entries[std::min(first + k, end - 1)];
+            key[k] = keys.at(entry[k]);
+            ask_ahead(keys, soon, entries, begin, first + k, end);
+        }
+        if (Pairs) {
+            turn_pairs(key, words, out);
+            continue;
+        }
         for (int64_t i = 0; i < words; i += 16) {
             vf v[16];
-            for (int k = 0; k < 16; ++k) {
-                const int64_t entry = entries[std::min(first + k, end - 1)];
-                if (!i) ask(keys, entries[std::min(first + k + AHEAD, end - 1)]);
-                if constexpr (Pairs) std::memcpy(&v[k], keys.at(entry) + 2 * i, 64);
-                else v[k] = keys.scaled(load_part(keys.at(entry), i, keys.dim), entry);
-            }
+            for (int k = 0; k < 16; ++k) v[k] = keys.scaled(load_part(key[k], i, keys.dim), entry[k]);
             transpose(v);
             for (int64_t k = 0; k < std::min<int64_t>(16, words - i); ++k) store(out + 16 * (i + k), v[k]);
         }
+    }
 }
 
 template <bool Pairs> INLINE wf add_product(wf x, wf y, wf sum) {
@@ -185,43 +225,53 @@ void score_some(const float* const* queries, int64_t many, const float* turned, 
 
 // Scores of `many` queries against entries [begin, end); `out` has room for 15 more.
 template <bool Pairs, typename T>
-void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const int64_t* entries, int64_t begin,
-               int64_t end, float* const* out) {
+void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const Held<T>& soon, const int64_t* entries,
+               int64_t begin, int64_t end, float* const* out) {
     const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
     alignas(64) float turned[16 * BLOCKS * HEAD_MAX];
     for (int64_t at = begin; at < end; at += 16 * BLOCKS) {
         const int64_t blocks = std::min<int64_t>(BLOCKS, (end - at + 15) / 16);
-        turn_keys<Pairs>(keys, entries, at, end, blocks, turned);
+        turn_keys<Pairs>(keys, soon, entries, begin, at, end, blocks, turned);
         if (blocks == BLOCKS) score_some<Pairs, BLOCKS>(queries, many, turned, words, at, out);
         else for (int64_t b = 0; b < blocks; ++b) score_some<Pairs, 1>(queries, many, turned + 16 * b * words, words, at + 16 * b, out);
     }
 }
 
-// Weighted sums of values for Q queries, entry after entry, each with the sum of its weights.
+// Adds to the weighted sums of values of Q queries those of entries [at, until) of [begin, end), one after the other, and to
+// the sums of their weights; divides the ones by the others at the end. The first to pass asks for what comes next.
 template <int N, int Q, typename T>
-void blend(const float* const* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
-           float* const* out) {
+void blend(const float* const* weights, const Held<T>& values, const Held<T>* soon, const int64_t* entries, int64_t begin,
+           int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
     constexpr int PARTS = 16 / FLOATS * N, SOME = REGISTERS < 32 ? 4 : PARTS;  // registers of a head, and those at a time
     for (int first = 0; first < PARTS; first += SOME) {
-        wf sums[Q][SOME] = {}, totals[Q] = {};
-        for (int64_t j = begin; j < end; ++j) {
+        wf sums[Q][SOME] = {}, total[Q] = {};
+        if (at > begin)
+#pragma GCC unroll 4
+            for (int q = 0; q < Q; ++q) {
+                total[q] = repeat(totals[q]);
+#pragma GCC unroll 16
+                for (int i = 0; i < SOME; ++i) sums[q][i] = load_some(out[q] + FLOATS * (first + i));
+            }
+        for (int64_t j = at; j < until; ++j) {
             const T* value = values.at(entries[j]) + FLOATS * first;
-            if (!first) ask(values, entries[std::min(j + AHEAD, end - 1)]);
+            if (!first && soon) ask_ahead(values, *soon, entries, begin, j, end);
             wf v[SOME];
 #pragma GCC unroll 16
             for (int i = 0; i < SOME; ++i) v[i] = values.scaled(load_some(value + FLOATS * i), entries[j]);
 #pragma GCC unroll 4
             for (int q = 0; q < Q; ++q) {
                 const wf w = repeat(weights[q][j]);
-                totals[q] += w;
+                total[q] += w;
 #pragma GCC unroll 16
                 for (int i = 0; i < SOME; ++i) sums[q][i] = fma(w, v[i], sums[q][i]);
             }
         }
 #pragma GCC unroll 4
-        for (int q = 0; q < Q; ++q)
+        for (int q = 0; q < Q; ++q) {
 #pragma GCC unroll 16
-            for (int i = 0; i < SOME; ++i) store_some(out[q] + FLOATS * (first + i), sums[q][i] / totals[q]);
+            for (int i = 0; i < SOME; ++i) store_some(out[q] + FLOATS * (first + i), until < end ? sums[q][i] : sums[q][i] / total[q]);
+            if (first + SOME == PARTS) totals[q] = total[q][0];
+        }
     }
 }
 
@@ -277,18 +327,16 @@ float hide_scores(float* scores, int64_t from, int64_t to, const Sight& sight, f
     if (sight.mask)
         for (int64_t j = std::max(from, sight.past); j < sight.end; ++j)
             if (!sight.mask[j - sight.past]) scores[j] = nothing;
-    vf most = splat(nothing);
-    for (int64_t j = from; j < end; j += 16) most = larger(most, load(scores + j));
-    return largest(most);
+    vf most = splat(nothing), odd = most;
+    for (int64_t j = from; j < end; j += 32) {
+        most = larger(most, load(scores + j));
+        if (j + 16 < end) odd = larger(odd, load(scores + j + 16));
+    }
+    return largest(larger(most, odd));
 }
 
-// Scores -> weights e^(score - most), hidden entries exactly 0.
-void weigh(float* scores, int64_t from, int64_t to, const Sight& sight, float cap) {
-    const float top = hide_scores(scores, from, to, sight, cap);
-    for (int64_t j = from; j < to; j += 16) store(scores + j, exponential(load(scores + j) - top));
-}
-
-constexpr int64_t SCORES = 1 << 17;  // that rows sharing the turned keys may have together: half a MiB
+constexpr int64_t SCORES = 1 << 20;  // that rows sharing the turned keys may have together: four MiB
+constexpr int64_t SPELL = 256;       // values that all rows pass before the next: they stay in the first cache
 
 struct Unit {
     const Segment* segment;
@@ -329,13 +377,17 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
     const int64_t width = round_up(all, 16) + 32, many = group * u.count;
     if ((int64_t)scratch.size() < (width + dim) * many) scratch.resize((width + dim) * many);
     const Held<T> keys = keys_of<T>(strip, u.head, dim), values = values_of<T>(strip, u.head, dim);
+    const Held<T> soon = u.head + 1 < net.kv_heads ? keys_of<T>(strip, u.head + 1, dim) : Held<T>{};
     static thread_local std::vector<Sight> sights;
     static thread_local std::vector<const float*> queries;
     static thread_local std::vector<float*> scores, outs;
+    static thread_local std::vector<float> tops, totals;
     const auto [from, to] = see_all(look, u, sights);
     queries.resize(many);
     scores.resize(many);
     outs.resize(many);
+    tops.resize(many);
+    totals.resize(many);
     for (int64_t i = 0; i < many; ++i) {
         const int64_t row = s.start + u.first + i / group, head = u.head * group + i % group;
         queries[i] = q + row * stride + head * dim;
@@ -347,17 +399,23 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
             queries[i] = (const float*)rounded;
         }
     }
-    for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask(values, u.entries[j]);
-    score_all<PAIRS<N, T>>(queries.data(), many, keys, u.entries, from, to, scores.data());
-    for (int64_t i = 0; i < many; ++i) weigh(scores[i], from, to, sights[i / group], net.attention_cap);
-    int64_t k = 0;
-    auto blend_some = [&](auto several) {  // sums that registers hold
-        constexpr int Q = several.value;
-        for (; k + Q <= many; k += Q) blend<N, Q>(scores.data() + k, values, u.entries, from, to, outs.data() + k);
-    };
-    if constexpr (N == 4 && REGISTERS == 32) blend_some(Index<4>{}), blend_some(Index<3>{});
-    if constexpr (N > 0) blend_some(Index<2>{}), blend_some(Index<1>{});
-    for (; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
+    for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(values, u.entries[j]);
+    score_all<PAIRS<N, T>>(queries.data(), many, keys, values, u.entries, from, to, scores.data());
+    // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
+    for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
+    for (int64_t i = 0; i < many; ++i)
+        for (int64_t j = from; j < to; j += 16) store(scores[i] + j, exponential(load(scores[i] + j) - tops[i]));
+    for (int64_t at = from, until; at < to; at = until) {
+        until = to - at < 2 * SPELL ? to : at + SPELL;
+        int64_t k = 0;
+        auto blend_some = [&](auto several) {  // sums that registers hold
+            constexpr int Q = several.value;
+            for (; k + Q <= many; k += Q) blend<N, Q>(scores.data() + k, values, k ? nullptr : &soon, u.entries, from, at, until, to, outs.data() + k, totals.data() + k);
+        };
+        if constexpr (N == 4 && REGISTERS == 32) blend_some(Index<4>{}), blend_some(Index<3>{});
+        if constexpr (N > 0) blend_some(Index<2>{}), blend_some(Index<1>{});
+    }
+    if constexpr (N == 0) for (int64_t k = 0; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
 }
 
 template <typename T> void attend_any(const Look& look, const Unit& unit) {
