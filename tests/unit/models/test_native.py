@@ -73,9 +73,9 @@ def models(folders):
     }
 
 
-def opened(model, cache=ContiguousCache, slots=4):
+def opened(model, cache=ContiguousCache, slots=4, room=96):
     options = cache.Options(**({"block_size": 4} if cache is PagedCache else {}))
-    return ModelRunner(model, cache(options, model.info.layout, slots, 96))
+    return ModelRunner(model, cache(options, model.info.layout, slots, room))
 
 
 def feed(runner, tokens, cuts=()):
@@ -102,6 +102,23 @@ def test_a_row_does_not_depend_on_chunks_caches_or_threads(models, data, family,
     cache = data.draw(st.sampled_from([ContiguousCache, PagedCache]))
     _, parts = feed(opened(models[family, data.draw(st.sampled_from([1, 2])), *kind], cache), tokens, cuts)
     assert torch.equal(whole, parts)
+
+
+@pytest.mark.parametrize("kv", ["auto", "bf16", "int8", "fp32"])
+def test_long_contexts_are_read_in_stretches_without_a_trace(tmp_path, kv):
+    folder = save(tmp_path, "llama", max_position_embeddings=2048, num_attention_heads=6)
+    one, two = (load_model(folder, "auto", threads=threads, kv_dtype=kv) for threads in (1, 2))
+    tokens = [
+        i * i % VOCAB for i in range(1301)
+    ]  # stretches of 256 values, blocks of 16 rows, four or three queries at once
+    _, whole = feed(opened(one, room=1400), tokens)
+    _, parts = feed(opened(two, PagedCache, room=1400), tokens, (1, 255, 511, 512, 767, 1290, 1293, 1300))
+    assert torch.equal(whole, parts)
+    with torch.no_grad():
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
+            torch.tensor([tokens])
+        ).logits[0]
+    assert (whole - theirs).norm() < (1e-5 if kv == "fp32" else 0.03) * theirs.norm()
 
 
 def grow_tree(data, nodes):
