@@ -128,11 +128,12 @@ INLINE void transpose(vf (&v)[16]) {
 constexpr int BLOCKS = REGISTERS < 32 ? 2 : 4;  // of sixteen keys, turned together
 constexpr int ASKING = REGISTERS < 32 ? 2 : 4;  // queries that look at them together
 
-// Whether keys of this kind stay bfloat16, and queries become so: two dimensions are multiplied at once.
+// Whether keys of this kind stay bfloat16, and queries become so: two dimensions are multiplied at once. `Even`: a head is
+// whole vectors.
 #if defined(__AVX512BF16__)
-template <int N, typename T> constexpr bool PAIRS = N > 0 && std::is_same_v<T, uint16_t>;
+template <bool Even, typename T> constexpr bool PAIRS = Even && std::is_same_v<T, uint16_t>;
 #else
-template <int N, typename T> constexpr bool PAIRS = false;
+template <bool Even, typename T> constexpr bool PAIRS = false;
 #endif
 
 #if defined(__AVX512BF16__)
@@ -237,12 +238,12 @@ void score_all(const float* const* queries, int64_t many, const Held<T>& keys, c
     }
 }
 
-// Adds to the weighted sums of values of Q queries those of entries [at, until) of [begin, end), one after the other, and to
-// the sums of their weights; divides the ones by the others at the end. The first to pass asks for what comes next.
+// Adds to the weighted sums of N vectors of values for Q queries those of entries [at, until) of [begin, end), one after the
+// other, and to the sums of their weights; divides the ones by the others at the end. The first to pass asks for what comes next.
 template <int N, int Q, typename T>
 void blend(const float* const* weights, const Held<T>& values, const Held<T>* soon, const int64_t* entries, int64_t begin,
            int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
-    constexpr int PARTS = 16 / FLOATS * N, SOME = REGISTERS < 32 ? 4 : PARTS;  // registers of a head, and those at a time
+    constexpr int PARTS = 16 / FLOATS * N, SOME = REGISTERS == 32 ? PARTS : PARTS % 4 ? 2 : 4;  // registers of values, and those at a time
     for (int first = 0; first < PARTS; first += SOME) {
         wf sums[Q][SOME] = {}, total[Q] = {};
         if (at > begin)
@@ -273,6 +274,18 @@ void blend(const float* const* weights, const Held<T>& values, const Held<T>* so
             if (first + SOME == PARTS) totals[q] = total[q][0];
         }
     }
+}
+
+template <int N, typename T>
+void blend_some(const float* const* weights, int64_t many, const Held<T>& values, const Held<T>* soon, const int64_t* entries,
+                int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
+    int64_t k = 0;
+    auto several = [&](auto queries) {  // whose sums registers hold
+        constexpr int Q = queries.value;
+        for (; k + Q <= many; k += Q) blend<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
+    };
+    if constexpr (REGISTERS == 32) several(Index<4>{}), several(Index<3>{});
+    several(Index<2>{}), several(Index<1>{});
 }
 
 template <typename T>
@@ -336,7 +349,7 @@ float hide_scores(float* scores, int64_t from, int64_t to, const Sight& sight, f
 }
 
 constexpr int64_t SCORES = 1 << 20;  // that rows sharing the turned keys may have together: four MiB
-constexpr int64_t SPELL = 256;       // values that all rows pass before the next: they stay in the first cache
+constexpr int64_t SPELL = 1 << 14;   // numbers of values that all rows pass before the next: they stay in the first cache
 
 struct Unit {
     const Segment* segment;
@@ -370,7 +383,7 @@ std::pair<int64_t, int64_t> see_all(const Look& look, const Unit& u, std::vector
     return {from, to};
 }
 
-template <int N, typename T> void attend(const Look& look, const Unit& u) {
+template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
     const Segment& s = *u.segment;
     const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
@@ -385,45 +398,51 @@ template <int N, typename T> void attend(const Look& look, const Unit& u) {
     const auto [from, to] = see_all(look, u, sights);
     queries.resize(many);
     scores.resize(many);
-    outs.resize(many);
     tops.resize(many);
-    totals.resize(many);
+    const int64_t parts = (dim + 63) / 64;  // of a head, each with its sums
+    outs.resize(many * parts);
+    totals.resize(many * parts);
     for (int64_t i = 0; i < many; ++i) {
         const int64_t row = s.start + u.first + i / group, head = u.head * group + i % group;
         queries[i] = q + row * stride + head * dim;
-        outs[i] = out + row * stride + head * dim;
+        for (int64_t part = 0; part < parts; ++part) outs[part * many + i] = out + row * stride + head * dim + 64 * part;
         scores[i] = scratch.data() + i * width;
-        if constexpr (PAIRS<N, T>) {
+        if constexpr (PAIRS<Even, T>) {
             uint16_t* rounded = (uint16_t*)(scratch.data() + width * many) + i * dim;
             for (int64_t j = 0; j < dim; j += 16) store(rounded + j, load(queries[i] + j));
             queries[i] = (const float*)rounded;
         }
     }
     for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(values, u.entries[j]);
-    score_all<PAIRS<N, T>>(queries.data(), many, keys, values, u.entries, from, to, scores.data());
+    score_all<PAIRS<Even, T>>(queries.data(), many, keys, values, u.entries, from, to, scores.data());
     // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
     for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
     for (int64_t i = 0; i < many; ++i)
         for (int64_t j = from; j < to; j += 16) store(scores[i] + j, exponential(load(scores[i] + j) - tops[i]));
-    for (int64_t at = from, until; at < to; at = until) {
-        until = to - at < 2 * SPELL ? to : at + SPELL;
-        int64_t k = 0;
-        auto blend_some = [&](auto several) {  // sums that registers hold
-            constexpr int Q = several.value;
-            for (; k + Q <= many; k += Q) blend<N, Q>(scores.data() + k, values, k ? nullptr : &soon, u.entries, from, at, until, to, outs.data() + k, totals.data() + k);
-        };
-        if constexpr (N == 4 && REGISTERS == 32) blend_some(Index<4>{}), blend_some(Index<3>{});
-        if constexpr (N > 0) blend_some(Index<2>{}), blend_some(Index<1>{});
+    if constexpr (!Even) {
+        for (int64_t k = 0; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
+        return;
     }
-    if constexpr (N == 0) for (int64_t k = 0; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
+    const int64_t spell = SPELL / dim;
+    for (int64_t at = from, until; at < to; at = until) {
+        until = to - at < 2 * spell ? to : at + spell;
+        for (int64_t d = 0; d < dim; d += 64) {  // four vectors at a time
+            const Held<T> part{values.rows + d, values.scales, dim};
+            auto blend_part = [&](auto vectors) {
+                blend_some<vectors.value>(scores.data(), many, part, d ? nullptr : &soon, u.entries, from, at, until, to, outs.data() + d / 64 * many, totals.data() + d / 64 * many);
+            };
+            switch ((dim - d) / 16) {
+                case 1: blend_part(Index<1>{}); break;
+                case 2: blend_part(Index<2>{}); break;
+                case 3: blend_part(Index<3>{}); break;
+                default: blend_part(Index<4>{});
+            }
+        }
+    }
 }
 
 template <typename T> void attend_any(const Look& look, const Unit& unit) {
-    switch (look.net.dim) {
-        case 64: return attend<4, T>(look, unit);
-        case 128: return attend<8, T>(look, unit);
-        default: return attend<0, T>(look, unit);
-    }
+    return look.net.dim % 16 ? attend<false, T>(look, unit) : attend<true, T>(look, unit);
 }
 
 #include "attention_tiles.inl"
