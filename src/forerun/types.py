@@ -35,6 +35,7 @@ class Need(StrEnum):
     LOGITS = "logits"  # the target's logits of every node, the rejected ones too
     BRANCHING = "branching"  # a cache and a model that can hold a tree, not only a chain
     SECOND_MODEL = "second-model"
+    DATASTORE = "datastore"  # a file that is made before, of texts that the caller has
     TRAINING = "training"  # weights that must be trained before the method is of any use
 
 

@@ -25,7 +25,7 @@ from forerun.models.tokenizer import Tokenizer
 from forerun.types import Costs, Need
 
 _SECONDS = 8.0  # of measuring what passes cost
-_COSTLY = frozenset({Need.SECOND_MODEL, Need.TRAINING})
+_COSTLY = frozenset({Need.SECOND_MODEL, Need.DATASTORE, Need.TRAINING})
 HEADER = ("drafter", "how", "category", "tokens/step", "over", "speed-up", "nodes/step", "drafting, µs per step")
 
 
@@ -44,7 +44,7 @@ class Order:
 
 
 def free() -> list[str]:
-    """Rows of the table that need neither a second model nor training."""
+    """Rows of the table that need neither a second model nor a datastore nor training."""
     return [name for name, member in DRAFTERS.items() if not member.facts.needs & _COSTLY]
 
 

@@ -34,7 +34,7 @@ class DresdDrafter(Drafter):
     facts = Facts(
         keys=("dresd",),
         paper="2502.15572",
-        needs=frozenset({Need.HIDDEN_STATES, Need.BRANCHING}),
+        needs=frozenset({Need.DATASTORE, Need.HIDDEN_STATES, Need.BRANCHING}),
         evidence="docs/results/README.md#retrieval",
     )
     hidden = (LAYER,)

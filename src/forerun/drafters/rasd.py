@@ -25,7 +25,7 @@ class RasdDrafter(Drafter):
         keys=("rasd",),
         paper="2503.03434",
         draws=True,
-        needs=frozenset({Need.BRANCHING}),
+        needs=frozenset({Need.DATASTORE, Need.BRANCHING}),
         evidence="docs/results/README.md#retrieval",
     )
 

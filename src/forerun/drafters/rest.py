@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forerun.drafters.contract import SoloDrafter
 from forerun.kernels.suffixes import search
 from forerun.stores.corpus import open_corpus
-from forerun.types import Context, Draft, Facts, Setup
+from forerun.types import Context, Draft, Facts, Need, Setup
 
 _NOTHING = Draft()
 
@@ -18,7 +18,12 @@ _NOTHING = Draft()
 class RestDrafter(SoloDrafter):
     """Retrieval from a file made by `forerun datastore build`."""
 
-    facts = Facts(keys=("rest",), paper="2311.08252", evidence="docs/results/README.md#retrieval")
+    facts = Facts(
+        keys=("rest",),
+        paper="2311.08252",
+        needs=frozenset({Need.DATASTORE}),
+        evidence="docs/results/README.md#retrieval",
+    )
 
     @dataclass(frozen=True)
     class Options:

@@ -10,11 +10,13 @@ from click.testing import CliRunner
 from forerun.bench import replay, tasks
 from forerun.bench.cli import command
 from forerun.bench.cli import replay as command_of_replay
+from forerun.bench.drafts import free
 from forerun.bench.replay import Record, Tally
 from forerun.cli import program
 from forerun.drafters import DRAFTERS
 from forerun.drafters.contract import SoloDrafter
 from forerun.errors import ConfigError
+from forerun.llm import LLM
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.toy import ToyModel
 from forerun.testing import Ask, Toy
@@ -189,6 +191,11 @@ def test_the_benchmark_counts_against_one_drafter(data, last_line):
     book(data)
     again = last_line(CliRunner().invoke(command, ["drafts", *flags, *sizes, *model]))
     assert {c["category"] for c in again["cases"] if c["how"] == "replay"} >= {"grammar", "extract", "prose"}
+
+
+@pytest.mark.parametrize("spelled", free())
+def test_whoever_is_measured_unasked_needs_no_file(spelled):
+    assert len(LLM("reference", drafter=spelled, threads=1).generate(["Once"], Sampling(max_tokens=2))[0].tokens) == 2
 
 
 def test_passes_are_counted_by_their_rows():
