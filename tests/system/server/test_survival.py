@@ -178,6 +178,29 @@ def test_parts_take_the_short_way_and_are_the_text(served_once, monkeypatch):
     assert any(poured)
 
 
+def test_streams_that_are_asked_for_in_one_breath_come_in_their_order(served_once):
+    """Each by its own short way, on one connection."""
+    asked = []
+    for count in (300, 200, 100):
+        raw = json.dumps({**SHORT, "max_tokens": count, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
+        last = "Connection: close\r\n" if count == 100 else ""
+        asked.append(f"{head}{last}Content-Type: application/json\r\n\r\n".encode() + raw)
+    heard = b""
+    with socket.create_connection(("127.0.0.1", int(served_once[0].rpartition(":")[2])), timeout=60) as client:
+        client.sendall(b"".join(asked))
+        while part := client.recv(65536):
+            heard += part
+    answers, texts = heard.decode().split("HTTP/1.1 200 OK")[1:], []
+    for answer in answers:
+        assert answer.count("[DONE]") == 1
+        parts = [json.loads(line.removeprefix("data: ")) for line in answer.splitlines() if line.startswith("data: {")]
+        texts.append("".join(part["choices"][0]["text"] for part in parts))
+    with httpx.Client(base_url=served_once[0], timeout=60) as web:
+        bodies = [{**SHORT, "max_tokens": count} for count in (300, 200, 100)]
+        assert texts == [post(web, body).json()["choices"][0]["text"] for body in bodies]
+
+
 def test_the_short_way_ends_where_a_reader_falls_behind(monkeypatch, eventually):
     """B18: what is not read is not written either; the transport holds what it may, and the rest waits."""
     poured, pour = [], connection._pour
