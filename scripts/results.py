@@ -270,6 +270,7 @@ def serve_rows(report: Report) -> list[tuple[str, ...]]:
             *served(c),
             " / ".join(f"{c['itl_ms'][share]:.1f}" for share in ("p50", "p99")),
             str(c["failed"]),
+            f"{c['client_us_per_token']:.0f}" if "client_us_per_token" in c else "–",
         )
         for c in report["loads"]
     ]
@@ -492,6 +493,7 @@ DRAFTS = (
 SERVE = (
     *("load", "server", "tokens/s", "over the first", "goodput over the first", "TTFT p99 over the first"),
     *("goodput, answers/s", "TTFT p50 / p99, ms", "of short / long prompts, p99", "ITL p50 / p99, ms", "failed"),
+    "clients' CPU, µs a token",
 )
 HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
 CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")

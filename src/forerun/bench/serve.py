@@ -3,8 +3,9 @@
 Closed loop: so many clients, each asks again as soon as it is answered. Open loop: requests arrive at a rate, at random
 (Poisson) or as they came in a trace, whether the server keeps up or not. Every answer is streamed. TTFT is the time to
 the first part with text, TPOT the time per token after it, ITL the time between two parts; goodput counts answers that
-met both objectives. The same load goes to every server in turns, and what a further one does is divided by what the
-first did in the same round. One that is called `library` is no server: LLM in this process, as many requests at once.
+met both objectives. The clients' own CPU time is given too: they may share the cores with the server. The same load
+goes to every server in turns, and what a further one does is divided by what the first did in the same round. One that
+is called `library` is no server: LLM in this process, as many requests at once.
 Does not: keep connections (`load.py`); know more of a trace than times and lengths.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,16 @@ async def _rounds(
     for turn in range(order.repeats):
         names = list(targets)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            began = process_time()
             answers = await (
                 targets[name](bodies, 0, [moment / size for moment in moments])
                 if kind == "rate"
                 else targets[name](bodies, int(size), ())
             )
+            spent = process_time() - began
             found[name].append(figures(answers, order.ttft_ms, order.tpot_ms))
+            if name != LIBRARY:
+                found[name][-1]["client_us_per_token"] = 1e6 * spent / sum(answer.tokens for answer in answers)
     first = found[""]
     cases = []
     for name, rounds in found.items():

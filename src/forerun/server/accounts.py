@@ -77,8 +77,9 @@ class Accounts:
     def observe(self, ticket: Ticket, index: int, event: Event) -> None:
         """One event of one ask."""
         ask, count = ticket.asks[index], len(event.emissions)
+        key = owner(ask.scope)
         with self._lock:
-            mine = self._usage[owner(ask.scope)]
+            mine = self._usage[key]
             if event.request not in self._begun and count:
                 self._begun.add(event.request)
                 mine.prompt_tokens += len(ask.prompt)
@@ -89,7 +90,7 @@ class Accounts:
                 mine.cached_tokens += event.stats.cached
                 mine.kv_token_seconds += event.stats.held
                 mine.queue_seconds += event.stats.queued
-            self._bucket(owner(ask.scope), "tokens", count)
+            self._bucket(key, "tokens", count)
 
     @contextmanager
     def compiling(self, key: str) -> Iterator[None]:

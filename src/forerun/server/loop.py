@@ -31,6 +31,7 @@ _LATEST = 2 * _PACE  # seconds after one in which news is looked for, if the nex
 _LAST = 10  # seconds that the last step gets
 _RESTART = 30  # seconds after which somebody may have started the server anew
 T = TypeVar("T")
+News = list[tuple[int, Event]]  # which ask, and what of it
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,19 @@ class Ticket:
     numbers: list[int] = field(default_factory=list)  # the engine's
     gone: bool = False  # nobody reads the news any more
     late: bool = False  # nobody waits for more of it
-    _news: list[tuple[int, Event]] = field(default_factory=list)
+    _news: News = field(default_factory=list)
     _fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    _at_once: Callable[[News], bool] | None = None  # of a reader who waits
+    _problem: Exception | None = None  # of that
 
-    def hear(self, index: int, event: Event) -> None:
-        """News of one ask."""
-        self._news.append((index, event))
+    def hear(self, news: News) -> None:
+        """News of its asks."""
+        try:
+            if self._at_once is not None and not self._fresh.is_set() and self._at_once(news):
+                return
+        except Exception as problem:  # noqa: BLE001 - it is this reader's, and others hear of theirs behind him
+            self._problem = problem
+        self._news += news
         self._fresh.set()
 
     def expire(self) -> None:
@@ -67,9 +75,19 @@ class Ticket:
         self.late = True
         self._fresh.set()
 
-    async def read(self) -> list[tuple[int, Event]]:
-        """All that is new; waits for one event, or raises TimeoutError."""
-        await self._fresh.wait()
+    async def read(self, at_once: Callable[[News], bool] | None = None) -> News:
+        """All that is new; waits for one event, or raises TimeoutError.
+
+        `at_once` hears news while this waits, and says whether that was all there was to do about it: to wake a task
+        for each of many streams costs more than to send a part.
+        """
+        self._at_once = at_once
+        try:
+            await self._fresh.wait()
+        finally:
+            self._at_once = None
+        if self._problem is not None:
+            raise self._problem
         if not self._news:
             raise TimeoutError
         found, self._news = self._news, []
@@ -153,14 +171,19 @@ class EngineLoop:
         if self._look is not None:
             self._look.cancel()
         self._look = self._home.call_later(_LATEST, self._deliver) if self._news else None
+        fresh: dict[Ticket, News] = {}
         while self._news:
             ticket, index, event = self._news.popleft()
-            try:
-                self._observe(ticket, index, event)
-            except Exception as problem:  # noqa: BLE001 - whoever waits gets his text, counted or not
-                log_bug(_LOG, "counting a request failed", problem)
+            fresh.setdefault(ticket, []).append((index, event))
+        for ticket, news in fresh.items():
             if not ticket.gone:
-                ticket.hear(index, event)
+                ticket.hear(news)
+        for ticket, news in fresh.items():  # whoever waits gets his text first, counted or not
+            for index, event in news:
+                try:
+                    self._observe(ticket, index, event)
+                except Exception as problem:  # noqa: BLE001
+                    log_bug(_LOG, "counting a request failed", problem)
 
     # in the engine's thread
 

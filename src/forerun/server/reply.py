@@ -5,10 +5,11 @@ Does not: go on for a client that is gone, streaming or not.
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_hex
 from time import time
 from typing import Any
@@ -20,6 +21,8 @@ from starlette.types import Receive, Scope, Send
 from forerun.engine.stats import RequestStats
 from forerun.guide import COMPLEX, LOST
 from forerun.sampling import STUCK
+from forerun.server.connection import Pour, pour_of
+from forerun.server.loop import News
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
 from forerun.server.shapes import Json, Report, StepReport, drafting, usage
@@ -29,7 +32,6 @@ from forerun.types import Emission, Event
 
 _LOG = logging.getLogger("forerun.server")
 _MARK = "\0"  # where the text stands in a part
-News = Sequence[tuple[int, Event]]
 New = tuple[str, list[tuple[int, Call]]]  # text and calls, these with their places
 
 
@@ -112,22 +114,25 @@ class Reply(Response):
             await JSONResponse(self._whole())(scope, receive, send)
             return
         try:
-            await stream(send, self._parts(first), self.service.settings.write_timeout)
+            await stream(send, self._parts(first, pour_of(scope)), self.service.settings.write_timeout)
         except TimeoutError:
             _LOG.info("%s gave up a reader that reads nothing", scope["state"]["id"])
 
     # news
 
-    async def _read(self) -> News:
+    async def _read(self, at_once: Callable[[News], bool] | None = None) -> News:
         try:
-            news = await self.ticket.read()
+            news = await self.ticket.read(at_once)
         except TimeoutError:
             seconds = self.service.settings.request_timeout
             message = f"the request took more than {seconds:g} s; ask for fewer tokens."
             raise Refusal(408, message, kind="timeout_error", code="timeout") from None
+        self._hear(news)
+        return news
+
+    def _hear(self, news: News) -> None:
         for index, event in news:
             self.told[index].hear(event)
-        return news
 
     async def _first(self) -> News:
         """The first news; Refusal where a request waits too long, or ends before it has a text."""
@@ -211,19 +216,29 @@ class Reply(Response):
 
     # parts
 
-    async def _parts(self, news: News) -> AsyncIterator[bytes]:
-        """Everything that the reader gets, until [DONE]; an error ends it too."""
+    async def _parts(self, news: News, pour: Pour) -> AsyncIterator[bytes]:
+        """What the reader gets but for what is poured, until [DONE]; an error ends it too."""
+        at_once = partial(self._at_once, pour)
         openings = b"".join(self._opening(i) for i in range(len(self.told)))
         try:
             yield openings + self._lines(news)
             while any(told.last is None for told in self.told):
-                yield self._lines(await self._read())
+                yield self._lines(await self._read(at_once))
         except Refusal as refusal:
             yield encode(refusal.body) + DONE
             return
         if self.order.usage:
             yield encode({**self.head, "object": self.order.shape.part, "choices": [], "usage": self._usage()})
         yield DONE
+
+    def _at_once(self, pour: Pour, news: News) -> bool:
+        """Tell news that ends nothing to a reader who takes it; whatever else there is wakes who waits for it."""
+
+        def part() -> bytes:
+            self._hear(news)
+            return self._lines(news)
+
+        return all(event.finish_reason is None for _, event in news) and pour(part)
 
     def _opening(self, index: int) -> bytes:
         """What a choice begins with, before its first text."""
@@ -253,10 +268,10 @@ class Reply(Response):
     def _grown(self, index: int, text: str) -> bytes:
         """What nearly all parts are: text of a choice, and nothing else that is new."""
         if index not in self.frames:
-            before, _, after = self._said(index, (), (_MARK, []), None).rpartition(json.dumps(_MARK).encode())
+            before, _, after = self._said(index, (), (_MARK, []), None).rpartition(quoted(_MARK).encode())
             self.frames[index] = before, after
         before, after = self.frames[index]
-        return before + json.dumps(text).encode() + after
+        return before + quoted(text).encode() + after
 
     def _said(self, index: int, events: Sequence[Event], new: New, last: Event | None) -> bytes:
         """What came of one choice; its step is that of the last event."""

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.errors import ConfigError
 from forerun.llm import LLM
 from forerun.server.app import create_app
+from forerun.server.connection import Connection
 from forerun.server.settings import Settings
 
 _LOG = logging.getLogger("forerun.server")
@@ -36,35 +36,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _Connection(H11Protocol):
-    """Hangs up on a client who is not being answered and ends no headers, however much he sends."""
-
-    _patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
-        super().connection_made(transport)
-        self._mind()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._mind()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-        super().connection_lost(exc)
-
-    def _mind(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()  # others bound what comes now
-        elif self._patience is None:
-            self._patience = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
-
-    def _forget(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -106,7 +77,7 @@ async def _serve(app: FastAPI, listener: socket.socket, started: Callable[["Endi
     options = uvicorn.Config(
         app,
         loop="asyncio",
-        http=_Connection,
+        http=Connection,
         timeout_keep_alive=max(1, ceil(min(_HEAD, app.state.service.settings.read_timeout))),
         ws="none",
         lifespan="on",

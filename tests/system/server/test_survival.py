@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from forerun import LLM, Sampling
 from forerun.models.toy import ToyModel
-from forerun.server import loop, reply, service, shapes
+from forerun.server import connection, loop, reply, service, shapes
 from forerun.server.app import create_app
 from forerun.server.run import in_background
 from forerun.server.settings import Settings
@@ -124,8 +125,10 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("owner", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+CASES = [(*fault, stream) for fault in FAULTS for stream in (True, False)] + [(reply.Reply, "_at_once", True)]
+
+
+@pytest.mark.parametrize(("owner", "name", "stream"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_a_fault_in_the_server_is_one_request_s(owner, name, stream, served_once, monkeypatch, eventually):
     """R25: the first request of two gets an error or is cut off; the next one is served, and nothing is kept."""
     url, llm = served_once
@@ -135,7 +138,7 @@ def test_a_fault_in_the_server_is_one_request_s(owner, name, stream, served_once
         monkeypatch.setattr(owner, name, call)
         raise ZeroDivisionError("abab")
 
-    body = {**SHORT, "stream": stream, "logprobs": 1, "model": "toy:0:6"}
+    body = {**SHORT, "max_tokens": 100, "stream": stream, "logprobs": 1, "model": "toy:0:6"}
     body |= {"stream_options": {"include_usage": True}} if stream else {}
     with httpx.Client(base_url=url, timeout=60) as web:
         whole = post(web, body)
@@ -161,6 +164,56 @@ def served_once():
     llm.room = llm.engine.cache.free()
     with in_background(llm, Settings(port=0)) as url:
         yield url, llm
+
+
+def test_parts_take_the_short_way_and_are_the_text(served_once, monkeypatch):
+    """R8: what is told at once and what a task is woken for, in their order."""
+    url, poured, pour = served_once[0], [], connection._pour
+    monkeypatch.setattr(connection, "_pour", lambda *known: poured.append(pour(*known)) or poured[-1])
+    body = {**SHORT, "max_tokens": 300}
+    with httpx.Client(base_url=url, timeout=60) as web:
+        lines = post(web, {**body, "stream": True}).text.splitlines()
+        parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert "".join(part["choices"][0]["text"] for part in parts) == post(web, body).json()["choices"][0]["text"]
+    assert any(poured)
+
+
+def test_streams_that_are_asked_for_in_one_breath_come_in_their_order(served_once):
+    """Each by its own short way, on one connection."""
+    asked = []
+    for count in (300, 200, 100):
+        raw = json.dumps({**SHORT, "max_tokens": count, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
+        last = "Connection: close\r\n" if count == 100 else ""
+        asked.append(f"{head}{last}Content-Type: application/json\r\n\r\n".encode() + raw)
+    heard = b""
+    with socket.create_connection(("127.0.0.1", int(served_once[0].rpartition(":")[2])), timeout=60) as client:
+        client.sendall(b"".join(asked))
+        while part := client.recv(65536):
+            heard += part
+    answers, texts = heard.decode().split("HTTP/1.1 200 OK")[1:], []
+    for answer in answers:
+        assert answer.count("[DONE]") == 1
+        parts = [json.loads(line.removeprefix("data: ")) for line in answer.splitlines() if line.startswith("data: {")]
+        texts.append("".join(part["choices"][0]["text"] for part in parts))
+    with httpx.Client(base_url=served_once[0], timeout=60) as web:
+        bodies = [{**SHORT, "max_tokens": count} for count in (300, 200, 100)]
+        assert texts == [post(web, body).json()["choices"][0]["text"] for body in bodies]
+
+
+def test_the_short_way_ends_where_a_reader_falls_behind(monkeypatch, eventually):
+    """B18: what is not read is not written either; the transport holds what it may, and the rest waits."""
+    poured, pour = [], connection._pour
+    monkeypatch.setattr(connection, "_pour", lambda *known: poured.append(pour(*known)) or poured[-1])
+    raw = json.dumps({"prompt": "ab", "max_tokens": 15_000, "seed": 1, "stream": True, "n": 8, "logprobs": 5}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
+    llm = LLM(ToyModel(6, context_length=16_000), threads=1, profiles="off", max_requests=8)
+    with in_background(llm, Settings(port=0)) as url, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + raw)
+        eventually(lambda: poured and not poured[-1])
+    assert any(poured)
 
 
 def test_a_count_that_fails_costs_no_text(served_once, monkeypatch):

@@ -106,6 +106,7 @@ def test_servers_take_turns_and_are_compared(tmp_path):
         (clients, flags) for clients in (1, 2) for flags in ("", "--drafter=ngram", "library")
     ]
     assert all(load["failed"] == 0 and load["tokens_per_second"] > 0 for load in found["loads"])
+    assert [load.get("client_us_per_token", 0) > 0 for load in found["loads"]] == [True, True, False] * 2
     assert [load["over"]["tokens_per_second"]["runs"] for load in found["loads"] if load["flags"]] == [2] * 4
     plot(found, tmp_path / "goodput.png")
     assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
