@@ -305,12 +305,15 @@ def _said(choice: _Choice, *, chat: bool) -> dict[str, Any]:
 
 
 def count_lines(source: Path) -> int:
-    """Lines that say something; ConfigError where there is no such file."""
+    """Lines that say something; ConfigError where there is no such file, or no such line in it."""
     try:
         with source.open("rb") as lines:
-            return sum(1 for line in lines if line.strip())
+            count = sum(1 for line in lines if line.strip())
     except OSError as problem:
         raise ConfigError(f"cannot read {str(source)!r} ({problem.strerror}); name a file of requests.") from problem
+    if not count:
+        raise ConfigError(f"{str(source)!r} holds no request; give a file with one request per line.")
+    return count
 
 
 def run(source: Path, out: Path, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,3 +149,12 @@ def test_files_that_cannot_be_used_are_refused(source, tmp_path):
     with pytest.raises(ConfigError, match=r"line 1 of .* is no answer of a batch"):
         run(given, out, MODEL)
     assert out.read_text() == "something else\n{}\n"
+
+
+@pytest.mark.parametrize("said", ["", "\n \n"])
+def test_a_file_without_requests_is_refused_before_anything_is_written(source, said):
+    given, out = source([])
+    given.write_text(said)
+    with pytest.raises(ConfigError, match="holds no request; give a file with one request per line"):
+        run(given, out, MODEL)
+    assert not out.exists()
