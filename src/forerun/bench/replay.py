@@ -142,6 +142,9 @@ def read(files: Iterable[Path], tokenizer: Tokenizer) -> Iterator[Record]:
                 yield from (_row(json.loads(line), path.stem, tokenizer) for line in text.splitlines() if line.strip())
             else:
                 yield plain(text, path.stem, tokenizer)
+        except UnicodeDecodeError as problem:
+            message = f"{path} is not UTF-8 (at byte {problem.start})"
+            raise ConfigError(f"{message}; convert it, as with iconv -t UTF-8.") from problem
         except (OSError, ValueError, LookupError, TypeError) as problem:
             remedy = "give JSON lines with prompt and output, or a plain text"
             raise ConfigError(f"{path} cannot be replayed ({problem!r}); {remedy}.") from problem

@@ -102,6 +102,9 @@ def test_texts_are_read_from_lines_traces_and_plain_files(tmp_path):
         (tmp_path / "broken.jsonl").write_text(content)
         with pytest.raises(ConfigError, match=r"broken\.jsonl cannot be replayed"):
             list(replay.read([tmp_path / "broken.jsonl"], Tokenizer.from_folder("toy:0:3")))
+    (tmp_path / "broken.txt").write_bytes(b"a\xff")
+    with pytest.raises(ConfigError, match=r"broken\.txt is not UTF-8 \(at byte 1\); convert it"):
+        list(replay.read([tmp_path / "broken.txt"], Tokenizer.from_folder("toy:0:3")))
 
 
 def test_the_command_prints_a_case_per_drafter_and_category(tmp_path):
