@@ -14,7 +14,7 @@ from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
 from forerun.types import Draft, Emission, Facts, Logprob, Outcome, Output, Turn, Verdict, Work
 
-_NOTHING = Draft()
+_NOTHING, _NO_TURN = Draft(), Turn((), ())
 
 
 class DraftVerifyDecoder(Decoder):
@@ -34,11 +34,12 @@ class DraftVerifyDecoder(Decoder):
 
     def plan(self, seats: Sequence[Seat]) -> list[Plan]:
         asked = [i for i, seat in enumerate(seats) if seat.budget > 0]
+        if not asked:
+            return [self.work(seat, _NOTHING) for seat in seats]
         drafts = [_NOTHING] * len(seats)
-        if asked:
-            contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
-            for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
-                drafts[i] = draft
+        contexts, budgets = [seats[i].context for i in asked], [seats[i].budget for i in asked]
+        for i, draft in zip(asked, self.drafter.propose(contexts, budgets), strict=True):
+            drafts[i] = draft
         return [self.work(seat, draft) for seat, draft in zip(seats, drafts, strict=True)]
 
     def work(self, seat: Seat, draft: Draft) -> Plan:
@@ -57,7 +58,7 @@ class DraftVerifyDecoder(Decoder):
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         judged: list[int] = []
         targets: list[Rows | Answers] = []
-        turns: list[Turn | None] = [None] * len(seats)
+        turns = [_NO_TURN] * len(seats)
         for i, seat in enumerate(seats):
             if not seat.last:
                 turns[i] = Turn((), tuple(range(len(seat.pending))))
@@ -68,24 +69,30 @@ class DraftVerifyDecoder(Decoder):
             except RequestError as problem:
                 turns[i] = Turn((), (), error=str(problem))
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
-        found = zip(judged, self.verifier.verify(drafts, targets, rngs), targets, strict=True)
-        verdicts = {i: _until(v, plans[i].draft, target) if v.path else v for i, v, target in found}
-        asked = self.listens and any(seat.budget > 0 for seat in seats)
-        if asked or self.watches or any(plan.draft.tokens for plan in plans):
+        found = self.verifier.verify(drafts, targets, rngs)
+        drafted = any(plan.draft.tokens for plan in plans)
+        if drafted:
+            found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
+        if drafted or self.watches or (self.listens and any(seat.budget > 0 for seat in seats)):
+            verdicts = dict(zip(judged, found, strict=True))
             outcomes = [
                 Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
                 for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
             ]
             self.drafter.observe([seat.context for seat in seats], outcomes)
-        return [turn or _turn(seats[i], plans[i].draft, verdicts[i], outputs[i]) for i, turn in enumerate(turns)]
+        for i, verdict in zip(judged, found, strict=True):
+            turns[i] = _turn(seats[i], plans[i].draft, verdict, outputs[i])
+        return turns
 
 
 def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
     pending = tuple(range(len(seat.pending)))
-    depth = max(draft.depths) if draft.tokens else 0
     path = verdict.path
     last = path[-1] + 1 if path else 0
     target = Emission(verdict.token, "target", _detail(seat, output, last, verdict.token))
+    if not draft.tokens:
+        return Turn((target,), pending)
+    depth = max(draft.depths)
     if not path:
         return Turn((target,), pending, len(draft.tokens), depth)
     rows = (0, *[node + 1 for node in path[:-1]])  # the row whose p each token was judged by
