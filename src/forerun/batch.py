@@ -87,6 +87,8 @@ def read_body(url: str, body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[
             raise RequestError(f"{name} is given, and a batch does not have it; leave it out, or ask a server.")
     if asked.n > MOST:
         raise RequestError(f"n is {asked.n}; give a whole number from 1 to {MOST}.")
+    if asked.drawn > asked.n:
+        raise RequestError(f"best_of is {asked.drawn} and n is {asked.n}; ask for n texts and choose.")
     return _prompt(asked, tokenizer), asked.sampling(), asked.n
 
 

@@ -103,6 +103,7 @@ BAD = [
     (line("typo", {"prompt": [1], "temprature": 1}), "typo", "did you mean 'temperature'"),
     (line("range", {"prompt": [1], "temperature": -1}), "range", "temperature is -1"),
     (line("many", {"prompt": [1], "n": 99}), "many", "n is 99"),
+    (line("best", {"prompt": [1], "n": 1, "best_of": 2}), "best", "ask for n texts and choose"),
     (line("stream", {"prompt": [1], "stream": True}), "stream", "ask a server"),
     (line("several", {"prompt": ["a", "b"]}), "several", "a line of its own"),
     (line("twice", {"prompt": [1]})[:-2] + ', "prompt": [2]}}', None, "stands twice"),

@@ -100,7 +100,9 @@ async def _refused(_: Request, problem: Any) -> Response:  # noqa: ANN401 - the 
 
 async def _no_such_route(request: Request, problem: Any) -> Response:  # noqa: ANN401 - the HTTPException
     message = f"there is no {request.method} at this path; see /openapi.json for those that are."
-    return Refusal(problem.status_code, message, code="not_found").response()
+    answer = Refusal(problem.status_code, message, code="not_found").response()
+    answer.headers.update(problem.headers or {})  # a 405 says which methods are allowed
+    return answer
 
 
 def _service(request: Request) -> Service:
@@ -171,13 +173,23 @@ def _model(service: Service) -> dict[str, Any]:
     }
 
 
-@_ROUTES.post("/tokenize", openapi_extra=described.body(TokenizeBody), responses=answers(described.TOKENS))
+@_ROUTES.post(
+    "/tokenize",
+    operation_id="tokenize",
+    openapi_extra=described.body(TokenizeBody),
+    responses=answers(described.TOKENS, links=described.TO_TEXT),
+)
 async def tokenize(request: Request) -> Response:
     """Tokens of a text or of a conversation."""
     return JSONResponse(await _take(request, TokenizeBody, _service(request).tokenize, _TEMPLATE))
 
 
-@_ROUTES.post("/detokenize", openapi_extra=described.body(DetokenizeBody), responses=answers(described.PROMPT))
+@_ROUTES.post(
+    "/detokenize",
+    operation_id="detokenize",
+    openapi_extra=described.body(DetokenizeBody),
+    responses=answers(described.PROMPT, links=described.TO_TOKENS),
+)
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     return JSONResponse(await _take(request, DetokenizeBody, _service(request).detokenize))

@@ -46,6 +46,8 @@ STATUS = _object(status=_TEXT)
 VERSION = _object(version=_TEXT)
 USED = _object(requests=_COUNT, prompt_tokens=_COUNT, completion_tokens=_COUNT, kv_token_seconds=_NUMBER)
 TO_MODEL: Json = {"model": {"operationId": "model", "parameters": {"name": "$response.body#/data/0/id"}}}
+TO_TEXT: Json = {"text": {"operationId": "detokenize", "requestBody": {"tokens": "$response.body#/tokens"}}}
+TO_TOKENS: Json = {"tokens": {"operationId": "tokenize", "requestBody": {"prompt": "$response.body#/prompt"}}}
 _ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_WORD, code=_WORD))
 
 

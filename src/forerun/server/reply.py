@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
+from math import inf
 from secrets import token_hex
+from statistics import fmean
 from time import time
 from typing import Any
 
@@ -73,6 +75,12 @@ class Told:
         reason = self.last.finish_reason if self.last is not None else None
         return "tool_calls" if reason == "stop" and self.calls else reason
 
+    @property
+    def likelihood(self) -> float:
+        """The mean of its tokens' logprobs, which were asked for."""
+        found = [emission.logprob.value for emission in self.emissions if emission.logprob is not None]
+        return fmean(found) if found else -inf
+
     def logprobs(self, emissions: Sequence[Emission]) -> Json | None:
         """Of some of its tokens; None where nobody asked."""
         return self.report.of(emissions) if self.report is not None else None
@@ -84,14 +92,13 @@ class Reply(Response):
     def __init__(self, service: Service, order: Order, tenant: str) -> None:
         self.service, self.order, self.tenant = service, order, tenant
         self.background = None
-        self.told = [Told(self._report(i), self._reader()) for i in range(len(order.asks))]
+        self.told = [Told(self._report(), self._reader()) for _ in order.asks]
         self.frames: dict[int, tuple[bytes, bytes]] = {}  # of choices: what stands around text that comes alone
         self.steps = [StepReport(service.words) for _ in order.asks] if order.steps else None
         self.head: Json = {"id": order.shape.prefix + token_hex(12), "created": int(time()), "model": service.name}
 
-    def _report(self, index: int) -> Report | None:
-        asked = self.order.asks[index].sampling.logprobs is not None
-        return self.order.shape.report(self.service.words) if asked else None
+    def _report(self) -> Report | None:
+        return self.order.shape.report(self.service.words) if self.order.logprobs else None
 
     def _reader(self) -> Reader | None:
         return self.order.calling.reader() if self.order.calling is not None else None
@@ -188,10 +195,19 @@ class Reply(Response):
     def _whole(self) -> Json:
         texts = [echo + "".join(told.text) for echo, told in zip(self.order.echoes, self.told, strict=True)]
         choices = [
-            self._choice(i, self.order.shape.said(texts[i], told.calls), told.emissions, told.last)
-            for i, told in enumerate(self.told)
+            self._choice(i, self.order.shape.said(texts[i], told.calls), told.emissions, told.last) | {"index": place}
+            for place, i in enumerate(self._best())
+            for told in (self.told[i],)
         ]
         return {**self.head, "object": self.order.shape.whole, "choices": choices, "usage": self._usage()}
+
+    def _best(self) -> Sequence[int]:
+        """The asks that are told: of every prompt all, or its likeliest, the best first."""
+        drawn, n, asked = self.order.drawn, self.order.n, range(len(self.told))
+        if drawn == n:
+            return asked
+        groups = [asked[first : first + drawn] for first in asked[::drawn]]
+        return [i for group in groups for i in sorted(group, key=lambda i: -self.told[i].likelihood)[:n]]
 
     def _choice(self, index: int, said: Json, emissions: Sequence[Emission], last: Event | None) -> Json:
         """One choice, or a part of one; `last` is its end, where it came."""
@@ -207,7 +223,7 @@ class Reply(Response):
         return choice | {"speculative_decoding_stats": drafting(last.stats), "seed": self.ticket.seeds[index]}
 
     def _prompts(self) -> int:
-        return sum(len(ask.prompt) for ask in self.order.asks[:: self.order.n])
+        return sum(len(ask.prompt) for ask in self.order.asks[:: self.order.drawn])
 
     def _usage(self) -> Json:
         written = sum(len(told.emissions) for told in self.told)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
 
 from forerun.errors import RequestError, unknown
 from forerun.models.tokenizer import Message
@@ -20,7 +20,8 @@ from forerun.types import Constraint, Sampling
 
 Stop = Annotated[str, Field(max_length=256)]
 Texts = Annotated[list[str], Field(fail_fast=True)]  # a sentence about one entry is enough: many take long to write
-Tokens = Annotated[list[int], Field(fail_fast=True)]
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}  # of which the model knows the largest
+Tokens = Annotated[list[int], Field(fail_fast=True), WithJsonSchema(_IDS)]
 _MOST = {"bad_words": 1000, "stop_token_ids": 1000, "allowed_tokens": 2**18}  # entries
 _CHAT_ONLY = "tools are called in chats; use /v1/chat/completions"
 _OLDER = "functions are older than tools; use tools and tool_choice"
@@ -44,10 +45,16 @@ _WITHOUT_EFFECT = {  # notes of the caller, and wishes that change no text
 }
 
 
+def _closed(schema: dict[str, Any]) -> None:
+    """The description of a body: other fields are refused, as Body does itself to say which is nearest."""
+    schema["additionalProperties"] = False
+    schema["properties"] |= {name: {} for name in sorted(_WITHOUT_EFFECT - schema["properties"].keys())}
+
+
 class Body(BaseModel):
     """A JSON object whose fields are all known."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_closed)
     called: ClassVar[str] = "the request"
 
     def model_post_init(self, context: Any, /) -> None:  # noqa: ANN401 - pydantic's
@@ -219,6 +226,11 @@ class _Generation(Body):
     guided_choice: Texts | None = None
     guided_grammar: str | None = None
 
+    @property
+    def drawn(self) -> int:
+        """Texts of each prompt that are written; `n` of them are told."""
+        return self.n
+
     def report(self) -> int | None:
         """Sampling.logprobs."""
         raise NotImplementedError
@@ -255,12 +267,20 @@ class CompletionFields(_Generation):
         tokens = [t for t in self.prompt if isinstance(t, int)]
         return [tokens] if tokens or not self.prompt else [p for p in self.prompt if not isinstance(p, int)]
 
+    @property
+    def drawn(self) -> int:
+        return self.n if self.best_of is None else self.best_of
+
     def report(self) -> int | None:
-        if self.best_of not in (None, self.n):
-            raise invalid(f"best_of is {self.best_of} and n is {self.n}; ask for n texts and choose.", "best_of")
+        if self.drawn < self.n:
+            raise invalid(f"best_of is {self.best_of} and n is {self.n}; ask for no more than there are.", "best_of")
+        if self.drawn > self.n and self.stream:
+            raise invalid(
+                "which texts are the best is known when all have ended; leave stream or best_of out.", "best_of"
+            )
         if self.echo and self.logprobs is not None:
             raise invalid("logprobs of an echoed prompt are not kept; leave echo or logprobs out.", "echo")
-        return self.logprobs
+        return 0 if self.drawn > self.n and self.logprobs is None else self.logprobs
 
 
 class ChatFields(_Generation):

@@ -40,7 +40,9 @@ class Order:
 
     shape: Shape
     asks: Sequence[Ask]
-    n: int  # asks in a row that share a prompt
+    drawn: int  # asks in a row that share a prompt
+    n: int  # of these, how many are told: the likeliest
+    logprobs: bool  # whether these are told, too
     echoes: Sequence[str]  # what is put before each text
     stream: bool
     usage: bool  # at the end of a stream
@@ -86,11 +88,11 @@ class Service:
     def completion(self, tenant: str, body: CompletionFields) -> Order:
         """`/v1/completions` -> asks."""
         sampling, expected = self._read(tenant, body)
-        most, asked = self.admission.per_key, len(body.prompts()) * body.n
+        most, asked = self.admission.per_key, len(body.prompts()) * body.drawn
         if asked > most:
             raise invalid(f"the request asks for {asked} texts and may have {most}; ask for fewer.", "prompt")
         prompts = [self.llm.encode(prompt) for prompt in body.prompts()]
-        echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.n)]
+        echoes = [self._text(prompt) if body.echo else "" for prompt in body.prompts() for _ in range(body.drawn)]
         return _order(CompletionShape(), body, _asks(body, prompts, sampling, tenant, expected), echoes)
 
     def chat(self, tenant: str, body: ChatFields) -> Order:
@@ -133,8 +135,9 @@ class Service:
         self, tenant: str, body: CompletionFields | ChatFields, forced: Constraint | None = None
     ) -> tuple[Sampling, Sequence[int]]:
         self.check_model(body.model)
-        if body.n > self.settings.max_n:
-            raise invalid(f"n is {body.n}; ask for at most {self.settings.max_n} texts.", "n")
+        if body.drawn > self.settings.max_n:
+            name = "n" if body.drawn == body.n else "best_of"
+            raise invalid(f"{name} is {body.drawn}; ask for at most {self.settings.max_n} texts.", name)
         if body.stream_options is not None and not body.stream:
             raise invalid("stream_options is given without stream; set stream to true.", "stream_options")
         sampling = body.sampling()
@@ -223,7 +226,16 @@ class Service:
 def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask], echoes: Sequence[str]) -> Order:
     asked = body.stream_options or StreamOptions()
     return Order(
-        shape, asks, body.n, echoes, body.stream, asked.include_usage, asked.include_steps, asked.continuous_usage_stats
+        shape,
+        asks,
+        body.drawn,
+        body.n,
+        body.logprobs is not None and body.logprobs is not False,
+        echoes,
+        body.stream,
+        asked.include_usage,
+        asked.include_steps,
+        asked.continuous_usage_stats,
     )
 
 
@@ -234,7 +246,7 @@ def _asks(
     tenant: str,
     expected: Sequence[int],
 ) -> list[Ask]:
-    """`n` for every prompt, each with the seed that LLM.generate would give it."""
+    """`drawn` for every prompt, each with the seed that LLM.generate would give it."""
     seed, scope = sampling.seed, tenant if body.cache_salt is None else salted(tenant, body.cache_salt)
-    each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(body.n)]
+    each = [sampling if seed is None else replace(sampling, seed=sample_seed(seed, i)) for i in range(body.drawn)]
     return [Ask(prompt, one, scope, expected, body.priority) for prompt in prompts for one in each]

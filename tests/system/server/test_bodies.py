@@ -33,7 +33,7 @@ BASES = {
 OUTSIDE = [-1, 0, 1, 2**31, 2**53 + 1, 2**63, 2**64, 1e30, -1e30, 0.5, True, "1", [], {}]
 RANGES = {  # what the endpoints have besides Sampling's own fields
     **_RANGES,
-    "n": (1, 8),
+    **dict.fromkeys(("n", "best_of"), (1, 8)),
     "top_logprobs": (0, 20),
     "max_completion_tokens": _RANGES["max_tokens"],
     "priority": (-(2**31), 2**31 - 1),
@@ -188,11 +188,6 @@ def test_every_number_ends_where_it_ends(web, neighbour, path, kind):
         for value in [*OUTSIDE, low, high, low - 1, high + 1]:
             body = {**BASES[path], name: value}
             body |= {"logprobs": True} if name == "top_logprobs" else {}
-            body |= (
-                {"best_of": value}
-                if name == "n" and legal(name, value, low, high) and "best_of" in kind.model_fields
-                else {}
-            )
             right = legal(name, value, low, high)
             found = web.post(path, content=json.dumps(body).encode())
             if path != "/v1/completions" and right:

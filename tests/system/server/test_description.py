@@ -1,7 +1,11 @@
 """R22: what /openapi.json says is what the server does, with right requests and with wrong ones."""
 
 import os
+import re
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import schemathesis
@@ -12,7 +16,7 @@ from schemathesis.generation import GenerationMode
 from forerun import LLM
 from forerun.models.toy import ToyModel
 
-EXAMPLES = int(os.environ.get("FORERUN_EXAMPLES", "20"))  # of each operation, right and wrong ones each
+EXAMPLES = int(os.environ.get("FORERUN_EXAMPLES", "200"))  # of each operation, right and wrong ones each
 HELD = [
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -33,10 +37,18 @@ OPERATIONS = [
 ]
 
 
+STRICT = [*HELD, checks.negative_data_rejection, checks.unsupported_method]
+
+
 @pytest.fixture(scope="module")
-def described(serving):
+def place(serving):
     with serving(LLM(ToyModel(6, context_length=64), threads=1, profiles="off")) as url:
-        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+        yield f"{url}/openapi.json"
+
+
+@pytest.fixture(scope="module")
+def described(place):
+    return schemathesis.openapi.from_url(place)
 
 
 def test_no_operation_is_left_out(described):
@@ -55,20 +67,40 @@ def test_every_answer_is_as_described(described, name, mode):
     @given(operation.as_strategy(generation_mode=mode))
     @SETTINGS
     def ask(case):
-        case.call_and_validate(checks=HELD, timeout=60)
+        case.call_and_validate(checks=STRICT if mode is GenerationMode.NEGATIVE else HELD, timeout=60)
 
     ask()
 
 
-def test_where_an_answer_leads_is_answered(described):
-    """A model that is listed is found under the name that it has there."""
-    found = Counter()
+def test_every_edge_is_as_described(place, tmp_path):
+    """What stands at a limit or just beyond it, field by field, and methods that no route has."""
+    names = ",".join(check.__name__ for check in STRICT)
+    words = ["run", place, "--phases=coverage", "--mode=all", f"--checks={names}", "--no-color", "--seed=1"]
+    program = Path(sys.executable).with_name("schemathesis")
+    done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) generated", done.stdout)[1]) > 1000
 
-    class Chained(described.as_state_machine()):
-        def validate_response(self, response, case, additional_checks=(), **_):
-            case.validate_response(response, checks=HELD)
-            found[case.operation.path, response.status_code] += 1
 
-    Chained.run(settings=settings(SETTINGS, stateful_step_count=4))
+def test_where_an_answer_leads_is_answered(serving):
+    """A model that is listed is found under the name that it has there; tokens have a text, and it has tokens."""
+    found, told = Counter(), set()
+
+    def validate_response(self, response, case, additional_checks=(), **_):
+        case.validate_response(response, checks=HELD)
+        found[case.operation.path, response.status_code] += 1
+        if case.operation.path in ("/tokenize", "/detokenize") and isinstance(case.body, dict):
+            given = str(case.body.get("tokens", case.body.get("prompt")))
+            found["followed", case.operation.path, response.status_code] += given in told
+            if response.status_code == 200:
+                told.update(str(value) for value in response.json().values())
+
+    with serving(LLM("reference-drafter", threads=1, profiles="off")) as url:
+        described = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        machine = described.as_state_machine()
+        chained = type("Chained", (machine,), {"validate_response": validate_response})
+        chained.run(settings=settings(SETTINGS, max_examples=100, stateful_step_count=6))
     assert found["/v1/models/{name}", 200] > 10
     assert found["/v1/models/{name}", 404] == 0
+    assert found["followed", "/detokenize", 200] > 2
+    assert found["followed", "/tokenize", 200] > 2

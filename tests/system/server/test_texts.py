@@ -4,7 +4,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import jsonschema
 import openai
@@ -38,6 +38,25 @@ def test_a_seed_gives_the_librarys_texts(client, library):
     assert [c.index for c in found.choices] == list(range(6))
     assert len({c.text for c in found.choices}) == 6
     assert found.usage.prompt_tokens == sum(len(r.prompt_tokens) for r in expected[::3])
+
+
+def test_the_best_are_the_likeliest_of_all(client):
+    """best_of: texts by the mean of their tokens' logprobs; who asked for none gets none; all are counted."""
+    asked = {"model": "reference", "prompt": [PROMPT, "The cat"], "temperature": 1.2, "seed": 3, "max_tokens": 20}
+    every = client.completions.create(**asked, n=6, logprobs=0)
+    means = [fmean(choice.logprobs.token_logprobs) for choice in every.choices]
+    groups = [range(6), range(6, 12)]
+    best = [i for group in groups for i in sorted(group, key=lambda i: -means[i])[:2]]
+    found = client.completions.create(**asked, n=2, best_of=6)
+    assert [c.text for c in found.choices] == [every.choices[i].text for i in best]
+    assert [c.seed for c in found.choices] == [every.choices[i].seed for i in best]
+    assert [c.index for c in found.choices] == [0, 1, 2, 3]
+    assert {c.logprobs for c in found.choices} == {None}
+    assert found.usage == every.usage
+    told = client.completions.create(**asked, n=2, best_of=6, logprobs=1)
+    assert [c.logprobs.token_logprobs for c in told.choices] == [every.choices[i].logprobs.token_logprobs for i in best]
+    same = client.completions.create(**asked, n=2, best_of=2)
+    assert [c.text for c in same.choices] == [every.choices[i].text for i in (0, 1, 6, 7)]
 
 
 def test_a_fresh_seed_is_told(client):
@@ -214,7 +233,9 @@ REFUSED = [
     ({"logit_bias": {"a": 1}}, "logit_bias", "valid integer"),
     ({"logit_bias": {"99999": 1}}, None, "does not exist"),
     ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias", "at most 300"),
-    ({"best_of": 4}, "best_of", "ask for n texts"),
+    ({"best_of": 9}, "best_of", "at most 8"),
+    ({"best_of": 2, "n": 3}, "best_of", "no more than there are"),
+    ({"best_of": 2, "stream": True}, "best_of", "leave stream or best_of out"),
     ({"suffix": "end"}, "suffix", "cannot be filled in"),
     ({"echo": True, "logprobs": 1}, "echo", "leave echo or logprobs out"),
     ({"prompt": []}, None, "prompt is empty"),
