@@ -117,6 +117,12 @@ def test_tokens_are_coloured_by_who_guessed_them(opened, web):
     assert float(opened.locator("#per-step").inner_text()) == pytest.approx(60 / len(steps), abs=0.006)
 
 
+def test_a_short_text_has_its_estimate_too(opened):
+    """It is over before the gauges were looked at for the first time."""
+    complete(opened, "The cat", temperature=0, max_tokens=2)
+    expect(opened.locator("#plain")).not_to_have_text("–")
+
+
 def test_a_completion_is_the_librarys(opened, library):
     complete(opened, "The cat", temperature=0.9, seed=4, max_tokens=90)
     expected = library.generate("The cat", Sampling(temperature=0.9, seed=4, max_tokens=90))[0]

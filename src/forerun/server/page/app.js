@@ -43,6 +43,7 @@ async function send(text) {
   const asked = mode === "chat" ? { messages } : { prompt: text };
   const path = mode === "chat" ? "v1/chat/completions" : "v1/completions";
   const run = { answer, abort: new AbortController(), asked: performance.now(), first: null, before: null, plain: null };
+  const sooner = gauged;
   running = run;
   busy(true);
   try {
@@ -60,6 +61,7 @@ async function send(text) {
   busy(false);
   await run.looking;
   await poll(run);
+  run.plain ??= sooner && gauged && gauges.plainRate(sooner, gauged); // it was over before the first look
   speed(run);
 }
 
@@ -269,11 +271,14 @@ $("key").addEventListener("change", () => {
   begin();
 });
 
+let gauged = null; // what the gauges said last
+
 /** Look at the gauges; with a run, estimate plain decoding from what passed since its first look. */
 async function poll(run = null) {
   try {
     const found = await gauges.metrics();
     gauges.show(found);
+    gauged = found;
     if (run?.before) run.plain = gauges.plainRate(run.before, found) ?? run.plain;
     else if (run) run.before = found;
   } catch {
