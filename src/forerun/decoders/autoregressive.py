@@ -6,11 +6,8 @@ Does not: draft, whatever drafter is configured.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.decoders.contract import Decoder, Parts, Plan, Seat
-from forerun.errors import RequestError
-from forerun.rng import Purpose
-from forerun.sampling import logprob
-from forerun.types import Draft, Emission, Facts, Output, Turn, Work
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat, plain
+from forerun.types import Draft, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
 
@@ -35,17 +32,4 @@ class AutoregressiveDecoder(Decoder):
         return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        return [self._turn(*one) for one in zip(seats, plans, outputs, strict=True)]
-
-    def _turn(self, seat: Seat, plan: Plan, output: Output) -> Turn:
-        keep, context = tuple(range(len(seat.pending))), seat.context
-        if not seat.last:
-            return Turn((), keep)
-        try:
-            p = plan.target(output, context, self.parts.eos)[-1]
-        except RequestError as problem:
-            return Turn((), keep, error=str(problem))
-        token = context.rng.categorical(p, Purpose.TARGET, 0)
-        count = context.sampling.logprobs
-        detail = logprob(output.logits[0], token, count) if count is not None else None
-        return Turn((Emission(token, "target", detail),), keep)
+        return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]

@@ -8,7 +8,7 @@ Does not: draft while a prompt is still being read.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.decoders.contract import Decoder, Parts, Plan, Seat
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat, plain
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
@@ -56,6 +56,10 @@ class DraftVerifyDecoder(Decoder):
         return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
+        drafted = any(plan.draft.tokens for plan in plans)
+        heard = drafted or self.watches or (self.listens and any(seat.budget > 0 for seat in seats))
+        if not heard:
+            return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
         judged: list[int] = []
         targets: list[Rows | Answers] = []
         turns = [_NO_TURN] * len(seats)
@@ -70,16 +74,13 @@ class DraftVerifyDecoder(Decoder):
                 turns[i] = Turn((), (), error=str(problem))
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         found = self.verifier.verify(drafts, targets, rngs)
-        drafted = any(plan.draft.tokens for plan in plans)
-        if drafted:
-            found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
-        if drafted or self.watches or (self.listens and any(seat.budget > 0 for seat in seats)):
-            verdicts = dict(zip(judged, found, strict=True))
-            outcomes = [
-                Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
-                for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
-            ]
-            self.drafter.observe([seat.context for seat in seats], outcomes)
+        found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
+        verdicts = dict(zip(judged, found, strict=True))
+        outcomes = [
+            Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
+            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
+        ]
+        self.drafter.observe([seat.context for seat in seats], outcomes)
         for i, verdict in zip(judged, found, strict=True):
             turns[i] = _turn(seats[i], plans[i].draft, verdict, outputs[i])
         return turns

@@ -73,6 +73,7 @@ class Engine:
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
+        self._told = 0.0  # seconds in which the planner heard of the last step
 
     def add(  # noqa: PLR0913 - what a request may say
         self,
@@ -156,9 +157,11 @@ class Engine:
         outputs = self._run(plans)
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
-        around = planning - began + self.clock() - committing
+        telling = self.clock()
+        around = planning - began + telling - committing + self._told
         self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans), around))
         emitting = self.clock()
+        self._told = emitting - telling
         self._emit(seats, plans, turns, emitting)
         self._clock(began, planning, running, committing, emitting)
 

@@ -31,6 +31,8 @@ TRIED = 1  # nodes more, in a trial
 BARE, RARE = 8, 256  # steps between two without drafts, at first and in the end,
 SURE = 1.3  # unless tokens per second are so many times what they would be without
 LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
+EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts: those are sure,
+START = 1.08  # and who starts to draft has to read what was written meanwhile
 VAIN, LOAN = 0.005, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
@@ -65,6 +67,7 @@ class AutoPlanner(Planner):
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.vain = 0.0  # steps that drafts have lost
+        self.later = 0.0  # the step from which the latest drafts' loss is a small share of the time
         self.price = 0.0  # steps that those of one step cost, as a rule
         self.bare, self.pause = BARE, BARE  # the step of the next look at one without drafts; steps until another
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
@@ -102,7 +105,7 @@ class AutoPlanner(Planner):
             self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
-        if self.trusts.of and self.vain <= VAIN * self.steps:
+        if self.trusts.of and (self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)):
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
@@ -143,7 +146,8 @@ class AutoPlanner(Planner):
         offers.sort()
         lines = [self.toll.line(requests) for requests in range(1, running + 1)]
         count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
-        best = plain = tokens / (usual + self.passes.of(running))
+        plain = tokens / (usual + self.passes.of(running))
+        best = (EDGE if any(self.shares[2]) else START) * plain
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
             longest, drafting = max(longest, node + 1), drafting + (node == 0)
@@ -228,7 +232,7 @@ class AutoPlanner(Planner):
                 first = first or record.drafts == 1  # a request's first draft has its prompt to read
                 made += [one] if one.worth else []
         if made:
-            self._account(len(batch), made, accepted, spent, clear=settled and not first)
+            self._account(len(batch), made, accepted, spent, settled=settled, first=first)
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
@@ -239,19 +243,22 @@ class AutoPlanner(Planner):
         self.trusts.learn(draft, path, self.steps)
         return len(path)
 
-    def _account(self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, clear: bool) -> None:
-        """What drafts cost and brought; where the time is not `clear`, what they cost as a rule."""
+    def _account(
+        self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, settled: bool, first: bool
+    ) -> None:
+        """What drafts cost and brought."""
         before, longest = self.toll.known, max(len(one.worth) for one in made)
         nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
         rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
-        if clear:
-            added = spent.drafting + max(spent.around - self.toll.without(running), 0.0)
+        around = max(spent.around - self.toll.without(running), 0.0) if settled else 0.0  # else a prompt's, too
+        if settled and not first:
             self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
         constant, each = self.toll.line(len(made))
         usual = constant + each * longest
         self.price = min((usual + rows) / one, 1.0)
-        lost = ((added if clear else usual) + rows) / one  # who rested has more to read, which is no rule
+        lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
         self.charge(min(lost, HELD), accepted / running)
+        self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
         if not nodes or self.toll.known != before:  # drafts of which nothing is left are waste
             self.again = self.steps
 
