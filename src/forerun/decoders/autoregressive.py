@@ -6,10 +6,28 @@ Does not: draft, whatever drafter is configured.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.decoders.contract import Decoder, Parts, Plan, Seat, plain
-from forerun.types import Draft, Facts, Output, Turn, Work
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat
+from forerun.errors import RequestError
+from forerun.rng import Purpose
+from forerun.sampling import logprob
+from forerun.types import Draft, Emission, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
+
+
+def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
+    """The turn of a seat for which nothing was drafted: one token of the target, drawn as every verifier draws it."""
+    keep, context = tuple(range(len(seat.pending))), seat.context
+    if not seat.last:
+        return Turn((), keep)
+    try:
+        p = plan.target(output, context, eos)[-1]
+    except RequestError as problem:
+        return Turn((), keep, error=str(problem))
+    token = context.rng.categorical(p, Purpose.TARGET, 0)
+    count = context.sampling.logprobs
+    detail = logprob(output.logits[0], token, count) if count is not None else None
+    return Turn((Emission(token, "target", detail),), keep)
 
 
 class AutoregressiveDecoder(Decoder):

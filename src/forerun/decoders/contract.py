@@ -12,13 +12,11 @@ from typing import Any, Protocol, final
 import torch
 
 from forerun.drafters.contract import Drafter
-from forerun.errors import RequestError
 from forerun.member import Member
 from forerun.reader import Page
-from forerun.rng import Purpose
-from forerun.sampling import Rows, States, logprob
+from forerun.sampling import Rows, States
 from forerun.sheet import Answers, Sheet
-from forerun.types import Context, Draft, Emission, Output, Setup, Turn, Work
+from forerun.types import Context, Draft, Output, Setup, Turn, Work
 from forerun.verifiers.contract import Verifier
 
 
@@ -63,21 +61,6 @@ class Plan:
             answers.states = States(output.hidden, len(self.draft))
             return answers
         return Rows(output, context, self.draft, eos)
-
-
-def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
-    """The turn of a seat for which nothing was drafted: one token of the target, drawn as every verifier draws it."""
-    keep, context = tuple(range(len(seat.pending))), seat.context
-    if not seat.last:
-        return Turn((), keep)
-    try:
-        p = plan.target(output, context, eos)[-1]
-    except RequestError as problem:
-        return Turn((), keep, error=str(problem))
-    token = context.rng.categorical(p, Purpose.TARGET, 0)
-    count = context.sampling.logprobs
-    detail = logprob(output.logits[0], token, count) if count is not None else None
-    return Turn((Emission(token, "target", detail),), keep)
 
 
 class Decoder(Member):

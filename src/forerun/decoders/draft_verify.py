@@ -8,7 +8,8 @@ Does not: draft while a prompt is still being read.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.decoders.contract import Decoder, Parts, Plan, Seat, plain
+from forerun.decoders.autoregressive import plain
+from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
