@@ -37,6 +37,13 @@ def test_a_wrong_rule_is_seen(name):
         laws.exact_is_true(Toy(drafter=CHAIN, verifier=mutant(MUTANTS[name])), PLAIN)
 
 
+def test_another_draw_without_a_draft_is_seen():
+    laws.no_draft_is_plain(mutant(Rule()), ToyModel(3, 0))
+    for wrong in (lambda depth, last: (Purpose.TARGET, depth + 1), lambda depth, last: (Purpose.ACCEPT, depth)):
+        with pytest.raises(LawError):
+            laws.no_draft_is_plain(mutant(Rule(draw_key=wrong)), ToyModel(3, 0))
+
+
 def hold(laws_of_it):
     for _, law in laws_of_it:
         law()

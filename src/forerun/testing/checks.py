@@ -160,6 +160,7 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
             yield from law_of_output(engines)
     for drafter in (TREE, BushyDrafter):
         yield from law_of_company(Toy(drafter=drafter, verifier=verifier))
+    yield "no draft", partial(laws.no_draft_is_plain, verifier, ToyModel(3, 0))
     yield from _of_siblings(verifier)
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]

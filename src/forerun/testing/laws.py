@@ -29,7 +29,7 @@ from forerun.sampling import path_to
 from forerun.testing.exhaustive import ExhaustiveRng, Table, distance, outcomes
 from forerun.testing.reference import Reference
 from forerun.testing.toy import Ask, Rig, Tokens, Told, Toy
-from forerun.types import Bools, Constraint, Context, Dist, Draft, Floats, Outcome, Sampling
+from forerun.types import Bools, Constraint, Context, Dist, Draft, Floats, Outcome, Sampling, Verdict
 from forerun.verifiers.contract import Verifier
 
 TIGHT = 1e-9  # float64 toys: what rounding leaves
@@ -252,6 +252,17 @@ def verdicts_are_true(verifier: Choice, drafter: Choice, sampling: Sampling, mod
     far = distance(cast("Table", law), cast("Table", table))
     told = f"verifier {verifier.spelling!r} is {far:.2e} away from the target's law"
     require(far < TIGHT, f"{told} on {drafter.spelling}, and claims to be exact.")
+
+
+def no_draft_is_plain(verifier: Choice, model: ToyModel) -> None:
+    """Where nothing is drafted the verdict is plain decoding's draw; so decoders need not ask for one."""
+    judge = verifier.member(verifier.options)
+    for p, seed in product(_rows(model), range(8)):
+        row, rng = Dist(p), CounterRng(seed)
+        (verdict,) = judge.verify([Draft()], [Told({-1: row}.__getitem__)], [rng])
+        sentence = f"verifier {verifier.spelling!r} says {verdict} of an empty draft"
+        due = Verdict((), rng.categorical(row, Purpose.TARGET, 0))
+        require(verdict == due, f"{sentence}; draw its token from p, for Purpose.TARGET at 0.")
 
 
 def _after(reference: Reference, sampling: Sampling, draft: Draft, node: int) -> Dist:
