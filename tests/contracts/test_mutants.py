@@ -39,7 +39,7 @@ def test_a_wrong_rule_is_seen(name):
 
 def test_another_draw_without_a_draft_is_seen():
     laws.no_draft_is_plain(mutant(Rule()), ToyModel(3, 0))
-    for wrong in (lambda depth, last: (Purpose.TARGET, depth + 1), lambda depth, last: (Purpose.ACCEPT, depth)):
+    for wrong in (lambda depth, _: (Purpose.TARGET, depth + 1), lambda depth, _: (Purpose.ACCEPT, depth)):
         with pytest.raises(LawError):
             laws.no_draft_is_plain(mutant(Rule(draw_key=wrong)), ToyModel(3, 0))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-IMPORTER = '''
+IMPORTER = """
 import sys
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -34,7 +34,7 @@ class Finder:
             return spec_from_file_location(name, {file!r}, loader=Seeded(name, {file!r}))
 
 sys.meta_path.insert(0, Finder)
-'''
+"""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Closed loop: so many clients, each asks again as soon as it is answered. Open lo
 (Poisson) or as they came in a trace, whether the server keeps up or not. Every answer is streamed. TTFT is the time to
 the first part with text, TPOT the time per token after it, ITL the time between two parts; goodput counts answers that
 met both objectives. The clients' own CPU time is given too: they may share the cores with the server. The same load
-goes to every server in turns, and what a further one does is divided by what the first did in the same round. One that
-is called `library` is no server: LLM in this process, as many requests at once.
+goes to every server in turns, each time to new ones, and what a further one does is divided by what the first did in
+the same round. One that is called `library` is no server: LLM in this process, as many requests at once.
 Does not: keep connections (`load.py`); know more of a trace than times and lengths.
 """
 
@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -49,7 +50,7 @@ class Order:
     ttft_ms: float = 500.0  # objectives
     tpot_ms: float = 50.0
     against: Sequence[str] = ()  # flags of further servers, or LIBRARY
-    repeats: int = 1  # of every load
+    repeats: int = 1  # of every load, each time with servers of its own
     trace: str = ""  # whose lengths and moments are taken, at `rate` on the average
     data: Path | None = None
 
@@ -96,54 +97,62 @@ def _traced(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
 async def _measure(
     order: Order, config: Mapping[str, Any], work: tuple[Sequence[Body], Sequence[float]]
 ) -> list[dict[str, Any]]:
-    async with contextlib.AsyncExitStack() as stack:
-        targets: dict[str, Target] = {}
-        for extra in ("", *order.against):
-            if extra == LIBRARY:
-                targets[extra] = _library(config)
-            elif order.url is not None and not extra:
-                targets[extra] = _asking(order.url.rstrip("/"))
-            else:
-                targets[extra] = await stack.enter_async_context(served(config, shlex.split(extra)))
-        for target in targets.values():
-            await target(work[0][:WARM], 1, ())
-        loads: list[tuple[str, float]] = [("rate", rate) for rate in order.rate]
-        loads = loads or [("concurrency", clients) for clients in order.concurrency]
-        return [found for load in loads for found in await _rounds(order, load, targets, work)]
+    """Every load on every target, in turns that change their order; each round has servers of its own.
 
-
-async def _rounds(
-    order: Order, load: tuple[str, float], targets: Mapping[str, Target], work: tuple[Sequence[Body], Sequence[float]]
-) -> list[dict[str, Any]]:
-    """One load on every target, in turns that change their order; the figures of each target's middle round."""
-    kind, size = load
-    bodies, moments = work
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
+    What a process finds in memory stays with it: a server beside its equal may be a tenth faster for all its life.
+    """
+    loads: list[tuple[str, float]] = [("rate", rate) for rate in order.rate]
+    loads = loads or [("concurrency", clients) for clients in order.concurrency]
+    names = ["", *order.against]
+    found = {load: {name: list[dict[str, Any]]() for name in names} for load in loads}
     for turn in range(order.repeats):
-        names = list(targets)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            began = process_time()
-            answers = await (
-                targets[name](bodies, 0, [moment / size for moment in moments])
-                if kind == "rate"
-                else targets[name](bodies, int(size), ())
-            )
-            spent = process_time() - began
-            found[name].append(figures(answers, order.ttft_ms, order.tpot_ms))
-            if name != LIBRARY:
-                found[name][-1]["client_us_per_token"] = 1e6 * spent / sum(answer.tokens for answer in answers)
-    first = found[""]
+        turns = names[turn % len(names) :] + names[: turn % len(names)]
+        async with contextlib.AsyncExitStack() as stack:
+            targets = {name: await _target(order, config, name, stack) for name in turns}
+            for target in targets.values():
+                await target(work[0][:WARM], 1, ())
+            for load, name in product(loads, turns):
+                found[load][name].append(await _round(order, load, targets[name], work))
+    return [case for load in loads for case in _cases(load, found[load])]
+
+
+async def _target(order: Order, config: Mapping[str, Any], flags: str, stack: contextlib.AsyncExitStack) -> Target:
+    if flags == LIBRARY:
+        return _library(config)
+    if order.url is not None and not flags:
+        return _asking(order.url.rstrip("/"))
+    return await stack.enter_async_context(served(config, shlex.split(flags)))
+
+
+async def _round(
+    order: Order, load: tuple[str, float], target: Target, work: tuple[Sequence[Body], Sequence[float]]
+) -> dict[str, Any]:
+    """One load on one target."""
+    (kind, size), (bodies, moments), began = load, work, process_time()
+    answers = await (
+        target(bodies, 0, [moment / size for moment in moments]) if kind == "rate" else target(bodies, int(size), ())
+    )
+    spent = process_time() - began
+    told = figures(answers, order.ttft_ms, order.tpot_ms)
+    return told | {"client_us_per_token": 1e6 * spent / sum(answer.tokens for answer in answers)}
+
+
+def _cases(load: tuple[str, float], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Of every target its middle round, and its rounds over the first one's."""
+    kind, size = load
     cases = []
     for name, rounds in found.items():
         middle = sorted(rounds, key=lambda one: float(one["tokens_per_second"]))[len(rounds) // 2]
+        pairs = list(zip(rounds, found[""], strict=True))
         over = {
-            key: vars(Spread.of([a[key] / b[key] for a, b in zip(rounds, first, strict=True) if b[key]]))
+            key: vars(Spread.of([a[key] / b[key] for a, b in pairs if b[key]]))
             for key in ("tokens_per_second", "goodput")
         }
-        over["ttft_p99"] = vars(
-            Spread.of([a["ttft_ms"]["p99"] / b["ttft_ms"]["p99"] for a, b in zip(rounds, first, strict=True)])
-        )
-        cases.append({kind: size, "flags": name, **middle, **({"over": over} if name else {})})
+        over["ttft_p99"] = vars(Spread.of([a["ttft_ms"]["p99"] / b["ttft_ms"]["p99"] for a, b in pairs]))
+        case = {kind: size, "flags": name, **middle, **({"over": over} if name else {})}
+        if name == LIBRARY:
+            del case["client_us_per_token"]  # which has no clients
+        cases.append(case)
     return cases
 
 
@@ -224,7 +233,7 @@ def show(found: Mapping[str, Any]) -> None:
     for load in found["loads"]:
         name = f"{load['rate']:g}/s" if "rate" in load else f"{load['concurrency']} clients"
         tokens, *speeds = (f"{load[key]:.4g}" for key in ("tokens_per_second", "requests_per_second", "goodput"))
-        over = f"{load['over']['tokens_per_second']['median']:.2f}" if "over" in load else ""
+        over = Spread(**load["over"]["tokens_per_second"]).shown() if "over" in load else ""
         times = (" / ".join(f"{v:.3g}" for v in load[key].values()) for key in ("ttft_ms", "tpot_ms", "itl_ms"))
         table.add_row(name, load["flags"], tokens, over, *speeds, str(load["failed"]), *times)
     console.print(table)

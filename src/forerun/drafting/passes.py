@@ -3,6 +3,7 @@
 Measured costs say how passes compare on a quiet machine with one request; what the passes of steps took corrects them
 by a factor, counted apart for 1, 2 to 3, 4 to 7 rows and so on, with a straight line between what was seen. So a wrong
 profile, many requests' contexts and a busy machine are found out, where rows cost more as well as where all passes do.
+Passes without drafts are counted apart from others of their size: what drafts cost is the difference between the two.
 Does not: look at passes that read prompts, which ask for few logits; whoever calls `learn` leaves them out.
 """
 
@@ -30,7 +31,7 @@ class Passes:
     """Seconds of passes; `costs` is asked when the first is weighed."""
 
     def __init__(self, costs: Callable[[], Costs]) -> None:
-        self._costs, self.paces = costs, dict[int, Pace]()
+        self._costs, self.paces = costs, dict[tuple[int, bool], Pace]()
         self._known: list[Pace] = []  # by their rows
         self._now = dict[int, float]()  # seconds by rows, until there is news
 
@@ -64,15 +65,19 @@ class Passes:
             below = pace
         return below.factor if below is not None else 1.0
 
-    def learn(self, rows: int, seconds: float) -> None:
+    def learn(self, rows: int, seconds: float, *, drafts: bool) -> None:
         """What a pass took; one that was held up says little."""
-        size, before = rows.bit_length(), self._factor(rows)
+        size, before = (rows.bit_length(), drafts), self._factor(rows)
         pace = self.paces.get(size)
         if pace is None:
             pace = self.paces[size] = Pace(rows, before)
-            self._known = [self.paces[size] for size in sorted(self.paces)]
         pace.seen += 1
         pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
         news, warm = min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor, pace.seen - COLD
         pace.factor += max(1 - MEMORY, 1 / (warm + 1)) * news if warm > 0 else min(news, 0.0)
+        self._known = sorted(self.paces.values(), key=_rows)
         self._now.clear()
+
+
+def _rows(pace: Pace) -> float:
+    return pace.rows

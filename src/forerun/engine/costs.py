@@ -5,8 +5,9 @@ between is taken from a straight line. The narrow ones come first, behind a few 
 follow each other, and a narrow pass behind a wide one finds a small model's weights gone from the caches. Rounds begin
 at uneven times, since what a machine does beside them comes at even ones and would meet the same width every time. A
 round in which the measuring thread was kept from its core does not count, where there is another: on two cores a pass
-of 0.2 ms takes 7.5 beside one process that wants a core too, in every round alike, so that no spread tells. Planners
-weigh drafts against this.
+of 0.2 ms takes 7.5 beside one process that wants a core too, in every round alike, so that no spread tells. Nothing
+makes a pass shorter than it is, so a width that took longer than a wider one was held up. Planners weigh drafts against
+this.
 Does not: measure several requests in a pass (`Costs.of` says what they add up to); measure again when the machine
 gets busy.
 """
@@ -14,7 +15,7 @@ gets busy.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from statistics import median
+from statistics import median_low
 from time import perf_counter, thread_time
 from typing import TypeVar
 
@@ -86,8 +87,8 @@ def measure(runner: ModelRunner, length: int, seconds: float = SECONDS) -> Costs
         found.append(round_)
         shares.append(ran / max(took, 1e-9))
     counted = [times for times, share in zip(found[1:], shares[1:], strict=True) if share >= ALONE]
-    middle = {key: median(times[key] for times in counted or found[1:]) for key in found[0]}
-    rising = tuple(accumulate((middle[width, near] for width in widths), max))
+    middle = {key: median_low(times[key] for times in counted or found[1:]) for key in found[0]}
+    rising = tuple(accumulate((middle[width, near] for width in reversed(widths)), min))[::-1]
     each = [max(middle[width, far] - middle[width, near], 0) / max(far - near, 1) for width in few]
     slopes = np.minimum(np.interp(widths, few, list(accumulate(each, max))), np.array(rising) / near)
     return Costs(tuple(widths), rising, tuple(slopes.tolist()), near, alone=bool(counted))

@@ -27,7 +27,7 @@ from forerun.files import write_whole
 from forerun.models.contract import ModelInfo
 from forerun.types import Costs
 
-FORMAT = 3
+FORMAT = 4
 _LOG = logging.getLogger("forerun")
 
 

@@ -222,7 +222,7 @@ class AutoPlanner(Planner):
         if not self.trusts.of:
             return
         if settled:
-            self.passes.learn(spent.rows, spent.running)
+            self.passes.learn(spent.rows, spent.running, drafts=spent.rows > len(batch))
         made, accepted, first = list[Made](), 0, False
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
             one = self.made.get(context.id)

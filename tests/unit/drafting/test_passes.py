@@ -16,20 +16,30 @@ def test_what_was_measured_holds_until_there_is_news():
 def test_rows_that_cost_more_than_was_measured_are_told_from_passes_that_all_do():
     passes = Passes(lambda: CURVE)
     for _ in range(60):
-        passes.learn(4, CURVE.of(4))
-        passes.learn(8, 1.6 * CURVE.of(8))
+        passes.learn(4, CURVE.of(4), drafts=False)
+        passes.learn(8, 1.6 * CURVE.of(8), drafts=False)
     found = [passes.of(rows) / CURVE.of(rows) for rows in (1, 4, 6, 8, 30)]
     assert found == pytest.approx([1.0, 1.0, 1.3, 1.6, 1.6], rel=0.02)
+
+
+def test_passes_without_drafts_are_told_from_others_of_their_size():
+    """What drafts cost is the difference between the two; a factor for both would leave it as it was measured."""
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(16, 0.8 * CURVE.of(16), drafts=False)
+        passes.learn(28, 1.2 * CURVE.of(28), drafts=True)
+    assert passes.of(16) == pytest.approx(0.8 * CURVE.of(16), rel=0.02)
+    assert [passes.of(rows) / CURVE.of(rows) for rows in (22, 28)] == pytest.approx([1.0, 1.2], rel=0.02)
 
 
 def test_a_pass_that_was_held_up_says_little_and_a_machine_that_has_become_slower_is_believed():
     passes = Passes(lambda: CURVE)
     for _ in range(40):
-        passes.learn(1, 1.0)
-    passes.learn(1, 100.0)
+        passes.learn(1, 1.0, drafts=False)
+    passes.learn(1, 100.0, drafts=False)
     assert passes.of(1) == pytest.approx(1.015, abs=0.001)
     for _ in range(200):
-        passes.learn(1, 2.0)
+        passes.learn(1, 2.0, drafts=False)
     assert passes.of(1) == pytest.approx(2.0, rel=0.02)
 
 
@@ -37,11 +47,11 @@ def test_the_first_passes_of_a_size_count_only_where_they_are_shorter():
     """They run on cold memory; a size that is seldom run would be thought dear for ever."""
     passes = Passes(lambda: CURVE)
     for seconds in (1.4, 1.5):
-        passes.learn(1, seconds)
+        passes.learn(1, seconds, drafts=False)
     assert passes.of(1) == 1.0
-    passes.learn(1, 0.8)
+    passes.learn(1, 0.8, drafts=False)
     assert passes.of(1) == 0.8
-    passes.learn(1, 1.0)
+    passes.learn(1, 1.0, drafts=False)
     assert passes.of(1) == pytest.approx(0.9)
 
 

@@ -134,6 +134,30 @@ def test_measured_costs_never_fall_and_leave_the_engine_as_it_was(length):
     llm.engine.cache.check()
 
 
+def test_a_width_that_was_held_up_makes_no_wider_one_dear(monkeypatch):
+    """Of two rounds the shorter counts, and no pass takes longer than a wider one."""
+    now, late = [0.0], {(5, 1), (5, 2), (12, 1)}  # width and round
+    rounds = dict.fromkeys(costs.WIDTHS, -1)
+
+    def step(width):
+        rounds[width] += 1
+        now[0] += width + (100 if (width, rounds[width]) in late else 0)
+
+    near_or_far = iter((True, False))
+
+    def passes(_, widths, __):
+        near = next(near_or_far)
+        return {width: (lambda width=width: step(width) if near and width > 1 else None) for width in widths}
+
+    monkeypatch.setattr(costs, "passes", passes)
+    monkeypatch.setattr(costs, "perf_counter", lambda: now.__setitem__(0, now[0] + 1e-9) or now[0])
+    monkeypatch.setattr(costs, "WARMING", 0.0)
+    monkeypatch.setattr(costs, "ROUNDS", 3)
+    monkeypatch.setattr(costs, "ALONE", -1.0)
+    found = costs.measure(None, 2048, seconds=1e9)
+    assert found.seconds[1:8] == pytest.approx((2, 3, 4, 6, 6, 8, 12), abs=1e-3)
+
+
 def test_a_pass_is_measured_behind_a_short_and_a_long_context(monkeypatch):
     class Runner:
         """Takes a second a row, and a millisecond more for a token of context and row."""
