@@ -142,7 +142,7 @@ def test_what_is_bent_is_a_copy():
     """Log-probabilities are told of the logits that the model returned."""
     logits = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
-    sampling = Sampling(logit_bias={1: 2.0}, bad_words=((2,),), allowed_tokens=(1, 3), repetition_penalty=1.3)
+    sampling = Sampling(logit_bias={1: 2.0}, bad_words=((2,),), allowed_tokens=(1, 3))
     Shaper(sampling, [0, 1], 1).probabilities(logits, lambda _: ())
     assert torch.equal(logits, before)
 

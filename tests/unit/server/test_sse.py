@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from forerun.server.sse import stream
+from forerun.server.sse import stream, unless_gone
 
 
 async def parts(count, pause=0.0):
@@ -39,7 +39,7 @@ def test_what_comes_late_is_not_the_readers_fault():
 def test_one_that_lasts_too_long_ends_it(at):
     """Whichever it is, the last message as well."""
     with pytest.raises(TimeoutError):
-        streamed(parts(3, pause=0.03), [0] * at + [60], 0.1)
+        streamed(parts(3, pause=0.03), [0] * at + [5], 0.1)
 
 
 def test_an_end_leaves_no_timer():
@@ -51,3 +51,20 @@ def test_an_end_leaves_no_timer():
         return [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]
 
     assert asyncio.run(run()) == []
+
+
+def test_work_for_a_client_who_goes_is_ended():
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("work")
+
+    async def receive():
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    asyncio.run(asyncio.wait_for(unless_gone(receive, work()), 5))
+    assert ended == ["work"]
