@@ -161,7 +161,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         choices.decoder.member(choices.decoder.options, parts),
         planner,
         choices.scheduler.member(choices.scheduler.options, setup),
-        guides_for(setup, beside=model.info.layout.device.type != "cpu" or threads_of(config, model.info) < cores()),
+        guides_for(setup, beside=leaves_a_core(config, model.info)),
         partial(CounterRng, coupled=choices.verifier.member.facts.coupled),
     )
     most = min(config.max_step_tokens, WIDE) if config.passes == "invariant" else config.max_step_tokens
@@ -184,6 +184,11 @@ def guides_for(setup: Setup, *, beside: bool = True) -> Guides:
 def threads_of(config: Config, info: ModelInfo) -> int:
     """How many share a pass."""
     return config.threads or threads_for(info.weight_bytes)
+
+
+def leaves_a_core(config: Config, info: ModelInfo) -> bool:
+    """Whether others have one to themselves while a pass runs."""
+    return info.layout.device.type != "cpu" or threads_of(config, info) < cores()
 
 
 def load_target(config: Config) -> Model:

@@ -1,20 +1,18 @@
 """Clients that ask a server for streamed completions, and what they saw.
 
-What comes is kept with its time and read once a load is over, and clients wake for all of them at once, a millisecond
-after the first has heard something: where clients and server share the cores, what the clients do meanwhile is taken
-from the server. Times are right to that millisecond.
+What comes is kept with its time and read once a load is over: where clients and server share the cores, what the
+clients do meanwhile is taken from the server.
 Does not: keep connections; a request opens its own, as HTTP/1.0, whose answer ends where the connection does.
 """
 
 import asyncio
 import contextlib
 import json
-import selectors
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from time import perf_counter, sleep
-from typing import Any, TypeVar, cast
+from time import perf_counter
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from forerun.bench.figures import quantile
@@ -22,9 +20,7 @@ from forerun.errors import ForerunError
 
 LONG = 512  # tokens of a prompt that is said to be long
 SHARES = (0.5, 0.95, 0.99)
-_REST = 0.001  # seconds
 Body = Mapping[str, Any]
-T = TypeVar("T")
 
 
 @dataclass
@@ -73,8 +69,10 @@ class Answer:
         self.tokens = (said.get("usage") or {}).get("completion_tokens", self.tokens)
 
 
-class _Client(asyncio.Protocol):
-    """Sends a request and hears what comes of it."""
+class _Client(asyncio.BufferedProtocol):
+    """Sends a request and hears what comes of it; all read into one place, as to make room costs more than to read."""
+
+    room = memoryview(bytearray(1 << 16))
 
     def __init__(self, request: bytes, answer: Answer, over: asyncio.Future[None]) -> None:
         self.request, self.answer, self.over = request, answer, over
@@ -82,28 +80,14 @@ class _Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).write(self.request)
 
-    def data_received(self, data: bytes) -> None:
-        self.answer.heard.append((perf_counter(), data))
+    def get_buffer(self, _: int) -> memoryview:
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.answer.heard.append((perf_counter(), bytes(self.room[:nbytes])))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.over.set_result(None)
-
-
-class _Together(selectors.DefaultSelector):
-    """Waits a little for others where something came, so that a step's parts for many streams cost one awakening."""
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(timeout)
-        if not found or timeout == 0:
-            return found
-        sleep(_REST)
-        return super().select(0)
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run what asks servers, on an event loop of its own."""
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Together())) as runner:
-        return runner.run(work)
 
 
 def length(body: Body) -> int:

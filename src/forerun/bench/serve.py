@@ -27,7 +27,7 @@ from rich.table import Table
 
 from forerun.bench import machine, traces, workloads
 from forerun.bench.figures import Spread
-from forerun.bench.load import Answer, Body, closed, drive, figures, opened
+from forerun.bench.load import Answer, Body, closed, figures, opened
 from forerun.errors import ConfigError, ForerunError
 from forerun.files import write_whole
 from forerun.llm import LLM
@@ -66,7 +66,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         raise ConfigError("the library has no queue for requests at a rate; use --concurrency.")
     settings = {"max_tokens": TOKENS, **sampling, "stream": True, "stream_options": {"include_usage": True}}
     bodies, moments = _traced(order, settings) if order.trace else _stories(order, settings)
-    loads = drive(_measure(order, config, (bodies, moments)))
+    loads = asyncio.run(_measure(order, config, (bodies, moments)))
     goals = {"ttft_ms": order.ttft_ms, "tpot_ms": order.tpot_ms}
     return {
         "title": "Servers under load, as their clients see them",

@@ -315,8 +315,9 @@ class Engine:
     def _tell(self, seats: Sequence[Seat], plans: Sequence[Plan], turns: Sequence[Turn], spent: Spent) -> None:
         """Let the planner learn from whoever wrote something."""
         wrote = [i for i, turn in enumerate(turns) if turn.emissions]
-        contexts, drafts = [seats[i].context for i in wrote], [plans[i].draft for i in wrote]
-        self.members.planner.observe(contexts, drafts, [turns[i] for i in wrote], spent)
+        if wrote:
+            contexts, drafts = [seats[i].context for i in wrote], [plans[i].draft for i in wrote]
+            self.members.planner.observe(contexts, drafts, [turns[i] for i in wrote], spent)
 
     # emit
 

@@ -56,7 +56,10 @@ class Planner(Member):
         """What the target's pass found, before `observe`; `context.tokens` still ends before the verdict's tokens."""
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        """What became of the drafts of a step, of every request that wrote something. Does nothing unless it learns."""
+        """What became of the drafts of a step, of every request that wrote something: one or more of them.
+
+        Does nothing unless it learns.
+        """
 
 
 def within(wishes: Sequence[int], room: int) -> list[int]:

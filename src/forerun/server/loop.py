@@ -1,7 +1,9 @@
 """The engine's own thread: orders go in through a queue, and events come out on the event loop.
 
 An order is a function of the engine, run between two steps. What a step wrote is told while the next pass runs, which
-needs the interpreter no more than the teller needs the pass. Where the engine breaks, everybody who waits is told.
+needs the interpreter no more than the teller needs the pass; where the pass has every core, it waits until much was
+told, for all its threads would wait for the one whose core the teller took. Where the engine breaks, everybody who
+waits is told.
 Does not: know HTTP; bound how much a caller may ask for (`limits.py`). What waits for a reader who is slow is at most
 what his request may write.
 """
@@ -14,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Event as Signal
 from threading import Lock, Thread
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
 
 from forerun.engine.engine import Engine
@@ -28,6 +31,8 @@ _LOG = logging.getLogger("forerun.server")
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
 _LATEST = 2 * _PACE  # seconds after one in which news is looked for, if the next pass is a long one
+_HOP = 0.0002  # seconds from the wish to deliver to its beginning
+_HELD = 0.004  # seconds at most that a pass waits for a delivery
 _LAST = 10  # seconds that the last step gets
 _RESTART = 30  # seconds after which somebody may have started the server anew
 T = TypeVar("T")
@@ -103,8 +108,9 @@ Order = tuple[Callable[[Engine], Any], "asyncio.Future[Any]"]
 class EngineLoop:
     """Steps an engine for as long as there is work."""
 
-    def __init__(self, engine: Engine, observe: Observer) -> None:
-        self._engine, self._observe = engine, observe
+    def __init__(self, engine: Engine, observe: Observer, *, beside: bool = True) -> None:
+        """`beside`: whether a core is left for the event loop while a pass runs."""
+        self._engine, self._observe, self._beside = engine, observe, beside
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._tickets: dict[int, tuple[Ticket, int]] = {}  # number -> whose, and which of its asks
         self._thread = Thread(target=self._run, name="forerun-engine", daemon=True)
@@ -112,6 +118,7 @@ class EngineLoop:
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
         self._news: deque[tuple[Ticket, int, Event]] = deque()
         self._woken, self._woke = False, 0.0  # whether the event loop is about to look at the news; when it was told to
+        self._told, self._took = Signal(), 0.0  # the last delivery is over; seconds of work that it was
         self._look: asyncio.TimerHandle | None = None
         self._beat = monotonic()
         self.broken: str | None = None
@@ -167,7 +174,7 @@ class EngineLoop:
 
     def _deliver(self) -> None:
         """Hand out what is there, and look again in a while where there was something."""
-        self._woken = False
+        self._woken, began = False, thread_time()
         if self._look is not None:
             self._look.cancel()
         self._look = self._home.call_later(_LATEST, self._deliver) if self._news else None
@@ -184,6 +191,8 @@ class EngineLoop:
                     self._observe(ticket, index, event)
                 except Exception as problem:  # noqa: BLE001
                     log_bug(_LOG, "counting a request failed", problem)
+        self._took = thread_time() - began if fresh else self._took
+        self._told.set()
 
     # in the engine's thread
 
@@ -246,8 +255,12 @@ class EngineLoop:
 
     def _pass(self) -> None:
         """Before a pass, during which others may have the interpreter."""
-        if perf_counter() - self._woke >= _PACE:
-            self._wake()
+        if perf_counter() - self._woke < _PACE:
+            return
+        self._told.clear()
+        self._wake()
+        if self._woken and not self._beside and self._took > _HOP:
+            self._told.wait(_HELD)
 
     def _wake(self) -> None:
         """Have the event loop hand out the news, if there is any."""

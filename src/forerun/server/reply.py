@@ -156,7 +156,14 @@ class Reply(Response):
 
     async def _hear_all(self) -> None:
         while any(told.last is None for told in self.told):
-            _check(await self._read())
+            _check(await self._read(self._noted))
+
+    def _noted(self, news: News) -> bool:
+        """Hear news that ends nothing, which nobody is told yet."""
+        if any(event.finish_reason is not None for _, event in news):
+            return False
+        self._hear(news)
+        return True
 
     def _about(self) -> dict[str, str | int | float | Sequence[str]]:
         """Numbers and names of what was asked and became of it, for a trace; no text."""

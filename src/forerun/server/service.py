@@ -10,6 +10,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from forerun.build import leaves_a_core
 from forerun.engine.engine import Engine
 from forerun.llm import LLM
 from forerun.rng import sample_seed
@@ -59,7 +60,7 @@ class Service:
         self.name = settings.served_model_name or Path(llm.config.model).name
         self.metrics = Metrics(settings.metrics_prefix, max(1, llm.engine.cache.free()))
         self.accounts = Accounts(settings.requests_per_minute, settings.tokens_per_minute)
-        self.loop = EngineLoop(llm.engine, self._observe)
+        self.loop = EngineLoop(llm.engine, self._observe, beside=leaves_a_core(llm.config, llm.model.info))
         self.trial = Trial(llm.engine.members.guides, self.accounts)
         self.admission = Admission(llm.config.max_requests + settings.max_queue, settings.max_per_key)
 

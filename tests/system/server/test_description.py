@@ -88,7 +88,8 @@ def test_where_an_answer_leads_is_answered(serving):
 
     def validate_response(self, response, case, additional_checks=(), **_):
         case.validate_response(response, checks=HELD)
-        found[case.operation.path, response.status_code] += 1
+        if case.operation.path == "/v1/models/{name}":  # others are asked for, too
+            found[case.path_parameters["name"] == "reference-drafter", response.status_code] += 1
         if case.operation.path in ("/tokenize", "/detokenize") and isinstance(case.body, dict):
             given = str(case.body.get("tokens", case.body.get("prompt")))
             found["followed", case.operation.path, response.status_code] += given in told
@@ -100,7 +101,7 @@ def test_where_an_answer_leads_is_answered(serving):
         machine = described.as_state_machine()
         chained = type("Chained", (machine,), {"validate_response": validate_response})
         chained.run(settings=settings(SETTINGS, max_examples=100, stateful_step_count=6))
-    assert found["/v1/models/{name}", 200] > 10
-    assert found["/v1/models/{name}", 404] == 0
+    assert found[True, 200] > 10
+    assert {key for key in found if key[0] in (True, False)} <= {(True, 200), (False, 404)}
     assert found["followed", "/detokenize", 200] > 2
     assert found["followed", "/tokenize", 200] > 2

@@ -2,14 +2,11 @@
 
 import asyncio
 import json
-from selectors import EVENT_READ
-from socket import socketpair
 
 import pytest
 
 from forerun import LLM
-from forerun.bench import load
-from forerun.bench.load import Answer, ask, closed, drive, figures, opened
+from forerun.bench.load import Answer, ask, closed, figures, opened
 from forerun.bench.serve import Order, plot, run
 from forerun.errors import ForerunError
 from forerun.server.run import in_background
@@ -56,21 +53,6 @@ def test_a_part_counts_when_it_comes():
     assert answer.tpot >= 0.09 / 4
 
 
-def test_clients_wake_together(monkeypatch):
-    """What comes for another while one rests is read with what woke it; where nothing came nobody rests."""
-    (one, first), (other, second) = socketpair(), socketpair()
-    rests = []
-    monkeypatch.setattr(load, "sleep", lambda seconds: rests.append(seconds) or second.send(b"b"))
-    with load._Together() as selector, one, first, other, second:
-        selector.register(one, EVENT_READ)
-        selector.register(other, EVENT_READ)
-        assert not selector.select(0.01)
-        assert not rests
-        first.send(b"a")
-        assert {key.fileobj for key, _ in selector.select(1)} == {one, other}
-        assert rests
-
-
 def test_loads_are_run_against_a_server():
     bodies = [
         {
@@ -83,8 +65,8 @@ def test_loads_are_run_against_a_server():
     ] * 6
     with in_background(LLM("reference", threads=1, profiles="off"), Settings(port=0)) as url:
         for found in (
-            drive(closed(url, bodies, 3)),
-            drive(opened(url, bodies, [0.005 * i for i in range(6)])),
+            asyncio.run(closed(url, bodies, 3)),
+            asyncio.run(opened(url, bodies, [0.005 * i for i in range(6)])),
         ):
             assert [answer.tokens for answer in found] == [6] * 6
             assert all(answer.sound for answer in found)

@@ -53,6 +53,15 @@ def test_a_prompt_read_in_chunks_yields_the_same_text(room):
     assert [t.tokens for t in rig.write(asks(3))] == [alone(ask).tokens for ask in asks(3)]
 
 
+def test_a_planner_hears_of_no_step_in_which_nobody_wrote():
+    rig, heard = toy().resized(max_step_tokens=3).build(), []
+    rig.engine.members.planner.observe = lambda batch, *_: heard.append(len(batch))
+    rig.write(asks(1))
+    assert heard
+    assert min(heard) == 1
+    assert len(heard) == rig.engine.stats.steps - 2, "of a prompt of 9 tokens the last step writes"
+
+
 def test_a_second_request_finds_the_prefix_of_the_first():
     rig = toy(cache="paged:block_size=4").build()
     ask = asks(1, 21)[0]

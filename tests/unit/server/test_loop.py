@@ -21,11 +21,11 @@ def llm():
     return LLM(ToyModel(5, context_length=5000), threads=1, profiles="off", max_requests=2)
 
 
-def drive(llm, work, seen=None):
+def drive(llm, work, seen=None, **keywords):
     """Run `work(loop)` on an event loop, with the engine's thread beside it."""
 
     async def main():
-        loop = EngineLoop(llm.engine, lambda *news: seen.append(news) if seen is not None else None)
+        loop = EngineLoop(llm.engine, lambda *news: seen.append(news) if seen is not None else None, **keywords)
         loop.start()
         try:
             return await asyncio.wait_for(work(loop), 120)
@@ -107,6 +107,42 @@ def test_a_step_is_heard_of_while_the_next_pass_runs(llm):
 
     drive(llm, work)
     assert waited == [True] * 8
+
+
+class Busy(list):
+    """Is told, which takes three milliseconds of work."""
+
+    def append(self, news):
+        until = time.thread_time() + 0.003
+        while time.thread_time() < until:
+            pass
+        super().append(news)
+
+
+def slowed(llm, seconds, begins=lambda: None):
+    """Passes of a length, each behind a call."""
+    run = llm.engine.runner.run
+
+    def slow(work):
+        begins()
+        time.sleep(seconds)
+        return run(work)
+
+    llm.engine.runner.run = slow
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_pass_that_has_every_core_waits_until_much_was_told(llm, beside, monkeypatch):
+    monkeypatch.setattr("forerun.server.loop._HELD", 30)
+    seen, behind = Busy(), []
+    slowed(llm, 0.06, lambda: behind.append(len(behind) - len(seen)))
+
+    async def work(loop):
+        return await written(await loop.submit([Ask([0], SAMPLING)]))
+
+    drive(llm, work, seen, beside=beside)
+    late = sum(n > 0 for n in behind[2:])  # nobody knows yet how long the first takes
+    assert late > 2 if beside else late <= 1, behind
 
 
 def test_who_waits_too_long_still_reads_what_came(llm):
