@@ -4,7 +4,7 @@ Does not: measure, round differently in two places, or show a figure without its
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -320,14 +320,26 @@ def interval(figures: dict[str, float], sign: str = "") -> str:
 def contest_rows(report: Report) -> Iterator[tuple[str, ...]]:
     """One row per engine and precision; forerun's with its speed over the best peer's."""
     for case in report["cases"]:
-        over = {(r["forerun"], r["task"]): r["ratio"]["median"] for r in case["ratios"]}
+        over = {(r["forerun"], r["task"]): f"{r['ratio']['median']:.2f}" for r in case["ratios"]}
         for name, entrant in case["entrants"].items():
-            found = [entrant["tasks"].get(task) for task in CONTEST_TASKS]
-            ratios = [over.get((name, task)) for task in CONTEST_TASKS]
-            shown = " / ".join("–" if r is None else f"{r:.2f}" for r in ratios) if any(ratios) else ""
-            cells = ("–" if f is None else f"{f['median']:.{2 if f['unit'] == 'ms' else 0}f}" for f in found)
+            done = {
+                task: f"{figure['median']:.{2 if figure['unit'] == 'ms' else 0}f}"
+                for task, figure in entrant["tasks"].items()
+            }
+            cells = [done.get(task, "–") for task in CONTEST_TASKS]
             memory = spread(case["bandwidth_gbs"], 0) if case["bandwidth_gbs"] else "–"
-            yield (case["shape"], memory, name, entrant["dtype"], *cells, shown)
+            yield (
+                *(case["shape"], memory, name, entrant["dtype"], *cells),
+                each([over.get((name, task)) for task in CONTEST_TASKS]),
+                each([done.get(task) for task in DRAFTING_TASKS]),
+                each([over.get((name, task)) for task in DRAFTING_TASKS]),
+                each([over.get((name, f"{task} over decode")) for task in DRAFTING_TASKS]),
+            )
+
+
+def each(figures: Sequence[str | None]) -> str:
+    """Some of which may be missing; nothing where all are."""
+    return " / ".join(figure or "–" for figure in figures) if any(figures) else ""
 
 
 def acceptance_rows(report: Report) -> list[tuple[str, ...]]:
@@ -450,7 +462,12 @@ def guided_rows(report: Report) -> list[tuple[str, ...]]:
 VERIFY_SHAPES = ("tree", "chain", "greedy")
 CONTEST_TASKS = ("decode", "prefill", "batch", "width 1", "width 8")
 CONTEST_SPEEDS = ("decode tok/s", "prefill tok/s", "batch of 8 tok/s", "T(1) ms", "T(8) ms")
-CONTEST = ("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS)
+DRAFTING_TASKS = ("speculate story", "speculate chat", "speculate code")
+CONTEST = (
+    *("shape", "GB/s read", "engine", "bits", *CONTEST_SPEEDS, "forerun over the best peer, each"),
+    "drafting tok/s on story / chat / code",
+    *("over the best peer's drafting", "over the best peer's plain decoding"),
+)
 FIDELITY = (
     *("method", "exact for", "distance on toys", "greedy: the model's choice", "same greedy text"),
     *("sampled: nats per token", "over plain sampling", "over what the model expects"),
@@ -522,7 +539,7 @@ TABLES = {
     "memory": (("what", "MiB"), memory_rows),
     "quality": (QUALITY, quality_rows),
     "fidelity": (FIDELITY, fidelity_rows),
-    "peers": ((*CONTEST, "forerun over the best peer, each"), lambda report: list(contest_rows(report))),
+    "peers": (CONTEST, lambda report: list(contest_rows(report))),
 }
 
 

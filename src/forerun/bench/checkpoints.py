@@ -20,7 +20,6 @@ from forerun.models.families.llama import adapt
 from forerun.models.recipe import Settings
 
 SPECIAL = ("<unk>", "<s>", "</s>")
-DRAFT_LAYERS = 2
 _MERGE = ("a", "b")  # llama.cpp takes no byte-pair tokenizer without one
 _CONTEXT = 2048
 _SCALE = 0.02  # standard deviation of a weight
@@ -40,28 +39,15 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def checkpoint(shape: str, work: Path, agreement: float | None = None) -> Path:
-    """The checkpoint of a shape in the working folder, with a folder `draft` beside it where an agreement is given.
-
-    In both models then only the first layer's feed-forward part adds anything, and it is the same in both: the next
-    token depends on the last one alone. The draft has other embeddings for some tokens, so that it guesses as large a
-    share of the target's greedy tokens as was asked for.
-    """
-    if agreement is None:
-        return once(work / shape / "checkpoint", lambda folder: write(shape, folder))
-    place = work / f"{shape}-agree-{agreement:g}"
-    once(place / "draft", lambda folder: write(shape, folder, silent=True, layers=DRAFT_LAYERS, agreement=agreement))
-    return once(place / "checkpoint", lambda folder: write(shape, folder, silent=True))
+def checkpoint(shape: str, work: Path) -> Path:
+    """The checkpoint of a shape in the working folder."""
+    return once(work / shape / "checkpoint", lambda folder: write(shape, folder))
 
 
-def write(shape: str, folder: Path, *, silent: bool = False, layers: int | None = None, agreement: float = 1.0) -> None:
+def write(shape: str, folder: Path) -> None:
     """config.json, model.safetensors and the tokenizer of a shape."""
     config = settings(shape)
-    config["num_hidden_layers"] = layers or config["num_hidden_layers"]
-    weights = _weights(config, silent=silent)
-    if agreement < 1:
-        _disagree(weights["model.embed_tokens.weight"], agreement, tied=config["tie_word_embeddings"])
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(config), folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", config)
     _tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
     names = dict(zip(("unk_token", "bos_token", "eos_token"), SPECIAL, strict=True))
@@ -69,34 +55,13 @@ def write(shape: str, folder: Path, *, silent: bool = False, layers: int | None 
     _write_json(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
 
 
-def _weights(config: dict[str, Any], *, silent: bool) -> dict[str, torch.Tensor]:
-    """Every tensor; the ends are drawn first, so that models of different depth share them."""
+def _weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Every tensor."""
     generator = torch.Generator().manual_seed(0)
-    found = {}
-    for name, size in sorted(specs(adapt(Settings(config, "noise"))).items(), key=lambda item: "layers" in item[0]):
-        if len(size) == 1:
-            weight = torch.ones(size)
-        elif silent and name.endswith("layers.0.mlp.down_proj.weight"):
-            weight = torch.randn(size, generator=generator)  # far more than the embedding that it is added to
-        elif silent and name.endswith(("o_proj.weight", "down_proj.weight")):
-            weight = torch.zeros(size)
-        else:
-            weight = torch.randn(size, generator=generator).mul_(_SCALE)
-        found[name] = weight.bfloat16()
-    return found
-
-
-def _disagree(embedding: torch.Tensor, agreement: float, *, tied: bool) -> None:
-    """Draw some rows anew, in place, and keep a share s of them.
-
-    A token is guessed right where its own row is kept. Where the rows are the head's too, the likeliest token's must
-    be kept as well (s), and beat (1 - s) N new rows as it beat N old ones (1 in 2 - s): agreement = s² / (2 - s).
-    """
-    share = ((agreement**2 + 8 * agreement) ** 0.5 - agreement) / 2 if tied else agreement
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.rand(len(embedding), generator=generator) >= share
-    other = torch.randn(embedding.shape, generator=generator).mul_(_SCALE).bfloat16()
-    embedding[rows] = other[rows]
+    return {
+        name: (torch.ones(size) if len(size) == 1 else torch.randn(size, generator=generator).mul_(_SCALE)).bfloat16()
+        for name, size in specs(adapt(Settings(config, "noise"))).items()
+    }
 
 
 def settings(shape: str) -> dict[str, Any]:

@@ -455,16 +455,14 @@ def stores(tokens: int, rounds: int) -> None:
 @click.option("--only", default="", help="Engines to run beside forerun, with commas [all that are installed].")
 @python_option("this one")
 @click.option(
-    "--agreement",
-    type=click.FloatRange(0, 1),
-    help="Measure speculation too, with a made-up draft model that guesses this share of the tokens [off].",
+    "--reference", is_flag=True, help="The bundled model, enlarged, and its drafter, instead of random weights."
 )
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Turns of every engine.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads of every engine [one per core].")
-def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **values: Any) -> None:  # noqa: ANN401
+def peers(work: Path, pythons: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
     """Measure llama.cpp, OpenVINO GenAI, onnxruntime-genai and transformers beside forerun, on the CPU.
 
-    Same random weights, one process per engine, one of them working at a time. Engines: llama.cpp, openvino,
+    Same weights, one process per engine, one of them working at a time. Engines: llama.cpp, openvino,
     onnxruntime-genai, transformers; one that is not installed is left out, with the command that installs it.
     """
     from forerun.bench import contest
@@ -472,7 +470,7 @@ def peers(work: Path, pythons: tuple[str, ...], agreement: float | None, **value
 
     for name in ("shapes", "dtypes", "only"):
         values[name] = [word.strip() for word in values[name].split(",") if word.strip()]
-    found = contest.run(contest.Order(work, pythons=_pairs(pythons), agreement=agreement, **values))
+    found = contest.run(contest.Order(work, pythons=_pairs(pythons), **values))
     contest.show(found)
     click.echo(as_json(found))
 

@@ -1,19 +1,19 @@
-"""`forerun bench peers`: other engines beside forerun, on the same random weights, taking turns in one run on the CPU.
+"""`forerun bench peers`: other engines beside forerun, on the same weights, taking turns in one run on the CPU.
 
 Every engine is a process of its own, perhaps of another environment, and all of a shape are open at a time. In each
 round every engine does each task once, in an order that moves on from task to task; one works while the others are
-stopped. Ratios are taken within a round, where the machine was the same for both. Speculation is measured where an
-agreement is given and the engine has a draft model of its own: checkpoints.py says how one is made that guesses right
-as often as was asked for. All tasks then run on that pair's target, whose passes cost the same.
+stopped. Ratios are taken within a round, where the machine was the same for both. Weights are random, or the bundled
+model's, enlarged to the shape's size: then speculation is measured too, on texts, by every engine that takes a draft
+model of its own.
 Does not: take ratios of forerun's further variants, which have rows of their own (w8a8 loses more than int8, as
-`forerun bench quality` shows); compare texts, which random weights do not have; compare quality, which differs
-at equal bits; install anything; run on a GPU.
+`forerun bench quality` shows); compare texts or quality, which differs at equal bits; install anything; run on a GPU.
 """
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from forerun.bench import machine
+from forerun.bench import machine, workloads
 from forerun.bench.checkpoints import checkpoint, once
 from forerun.bench.children import (
     ENGINES,
@@ -37,11 +37,13 @@ from forerun.bench.children import (
     cpu_seconds,
 )
 from forerun.bench.engines import DTYPES, OWN, PEERS, Entrant, Peer, entrants
+from forerun.bench.enlarged import pair
 from forerun.bench.figures import Spread
 from forerun.bench.roofline import SHAPES
 from forerun.errors import ConfigError, ForerunError, unknown
 from forerun.kernels import native
 from forerun.models.native import threads_for
+from forerun.models.tokenizer import Tokenizer
 
 Task = tuple[str, dict[str, Any]]  # its name, and what the engine is asked
 
@@ -49,6 +51,7 @@ KINDS = ("decode", "prefill", "batch", "width", "speculate")  # of tasks
 _BUFFER = 512 << 20  # bytes that are read to learn the memory's speed; far more than any cache holds
 _SPECIAL = 300  # token ids below are bytes and marks
 _WARM_UP_TOKENS = 16
+_TEXTS, _LONGEST = 10, 512  # prompts of a category, and their tokens
 _MIB = 2**20
 _WIDE = 170  # columns where the output is no terminal
 
@@ -64,7 +67,7 @@ class Order:
     pythons: Mapping[str, str] = field(default_factory=dict)  # peer -> interpreter
     rounds: int = 5
     threads: int = 0
-    agreement: float | None = None  # measure speculation too, with a draft that guesses this share of tokens
+    reference: bool = False  # the bundled model, enlarged, with its drafter; else random weights
     prompt: int = 128
     tokens: int = 64
     prefill: int = 512
@@ -136,7 +139,7 @@ def run(order: Order, peers: Sequence[Peer] = PEERS, own: Peer = OWN) -> dict[st
     chosen = [own, *(peer for peer in peers if not order.only or peer.name in order.only)]
     cases = [case(shape, order, entrants(chosen, order.dtypes), threads) for shape in order.shapes]
     return {
-        "title": "forerun beside other engines, the same random weights",
+        "title": "forerun beside other engines, the same weights",
         "benchmark": "peers",
         **machine.circumstances(),
         "machine": machine.facts() | {"threads": threads},
@@ -165,7 +168,8 @@ def check(order: Order, peers: Sequence[Peer]) -> None:
 
 def case(shape: str, order: Order, asked: Sequence[Entrant], threads: int) -> dict[str, Any]:
     """One shape: open everyone, take turns, close everyone."""
-    contest, source = Contest(shape), checkpoint(shape, order.work, order.agreement)
+    contest = Contest(shape)
+    source = pair(shape, order.work / f"{shape}-reference") if order.reference else checkpoint(shape, order.work)
     with ExitStack() as stack:
         for entrant in asked:
             _enter(contest, entrant, order, source, threads, stack)
@@ -205,7 +209,7 @@ def _enter(contest: Contest, entrant: Entrant, order: Order, source: Path, threa
         able = set(facts.pop("can"))
         runner = Runner(entrant, child, facts, lacks={*KINDS} - able)
         contest.runners.append(runner)
-        if order.agreement is not None:
+        if order.reference:
             _draft(contest, runner, engine, source.with_name("draft"), log)
 
 
@@ -285,27 +289,41 @@ def tasks(shape: str, order: Order, number: int) -> Iterator[Task]:
 
 def texts(shape: str, order: Order, number: int, tokens: int) -> Iterator[Task]:
     """Prompts to read and continue."""
-    draw = Dice(shape, number)
+    draw = Dice(shape, order, number)
     yield "decode", {"do": "decode", "prompt": draw(order.prompt), "tokens": tokens}
     yield "prefill", {"do": "prefill", "prompt": draw(order.prefill)}
     prompts = [draw(order.prompt) for _ in range(order.sequences)]
     yield "batch", {"do": "batch", "prompts": prompts, "tokens": tokens}
-    if order.agreement is not None:
-        yield "speculate", {"do": "speculate", "prompt": draw(order.prompt), "tokens": tokens}
+    for category, prompts in _written().items() if order.reference else ():
+        yield f"speculate {category}", {"do": "speculate", "prompt": prompts[number % len(prompts)], "tokens": tokens}
 
 
 def passes(shape: str, order: Order, number: int) -> Iterator[Task]:
     """Single passes over several rows."""
-    draw = Dice(shape, number)
+    draw = Dice(shape, order, number)
     for width in order.widths:
         yield f"width {width}", {"do": "width", "context": draw(order.context), "rows": draw(width)}
 
 
-class Dice:
-    """Random tokens of a shape's vocabulary, others in each round."""
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_folder("reference")
 
-    def __init__(self, shape: str, number: int) -> None:
-        self._vocabulary = SHAPES[shape][5]
+
+@cache
+def _written() -> Mapping[str, list[list[int]]]:
+    """The project's own prompts as the bundled model reads them, by category."""
+    found: dict[str, list[list[int]]] = {}
+    for item in workloads.encode(workloads.load(workloads.OWN, _TEXTS), _tokenizer(), _LONGEST).items:
+        found.setdefault(item.category, []).append(list(item.tokens))
+    return found
+
+
+class Dice:
+    """Random tokens of the model's vocabulary, others in each round."""
+
+    def __init__(self, shape: str, order: Order, number: int) -> None:
+        self._vocabulary = _tokenizer().vocab_size if order.reference else SHAPES[shape][5]
         self._random = np.random.default_rng(number + 1)
 
     def __call__(self, count: int) -> list[int]:
@@ -326,20 +344,25 @@ def _figures(runner: Runner) -> dict[str, Any]:
 
 
 def _ratios(runners: Sequence[Runner], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Speed of forerun's first variant over the fastest peer of the same dtype, by task; above 1 forerun is faster."""
+    """Speed of forerun's first variant over the fastest peer of the same dtype, by task; above 1 forerun is faster.
+
+    Speculation is compared with theirs, and with their plain decoding.
+    """
+    against = [(name, name) for name in names]
+    against += [(name, "decode") for name in names if name.startswith("speculate")]
     for own in (r for r in runners if r.entrant.peer.name == OWN.name and r.entrant.leads):
         peers = [r for r in runners if r.entrant.peer.name != OWN.name and r.entrant.dtype == own.entrant.dtype]
-        for task in names:
-            able = [r for r in peers if r.seconds.get(task)]
+        for task, other in against:
+            able = [r for r in peers if r.seconds.get(other)]
             if not able or not own.seconds.get(task):
                 continue
-            best = min(able, key=lambda r: Spread.of(list(r.seconds[task].values())).median)
-            theirs = best.seconds[task]
+            best = min(able, key=lambda r: Spread.of(list(r.seconds[other].values())).median)
+            theirs = best.seconds[other]
             ratios = [theirs[n] / mine for n, mine in own.seconds[task].items() if n in theirs]
             yield {
                 "dtype": own.entrant.dtype,
                 "forerun": own.entrant.name,
-                "task": task,
+                "task": task if task == other else f"{task} over {other}",
                 "best_peer": best.entrant.name,
                 "ratio": asdict(Spread.of(ratios)),
             }
@@ -363,8 +386,8 @@ def _table(found: dict[str, Any], settings: dict[str, Any]) -> Table:
     table = Table(title=title, title_justify="left")
     widths = [f"width {width}" for width in settings["widths"]]
     rates = {"decode": "decode", "prefill": "prefill", "batch": f"batch of {settings['sequences']}"}
-    if settings["agreement"] is not None:
-        rates["speculate"] = "speculating"
+    if settings["reference"]:
+        rates |= {f"speculate {category}": f"{category}, drafting" for category in workloads.OWN}
     heads = (f"{head} tok/s" for head in rates.values())
     for head in ("engine", "dtype", *heads, *(f"T({w}) ms" for w in settings["widths"]), "peak MiB"):
         table.add_column(head, justify="left" if head in {"engine", "dtype"} else "right")

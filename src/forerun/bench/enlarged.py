@@ -61,6 +61,23 @@ def run(order: Order, model: str) -> dict[str, Any]:
     return {"folder": str(order.out), "parameters": held, "notes": [inflation_note(order.size)]}
 
 
+def pair(size: str, place: Path) -> Path:
+    """The bundled model of that size in `place`/checkpoint, which is returned, and its drafter in `place`/draft."""
+    source, target = folder_of("reference"), place / "checkpoint"
+    drafter = companion_of(source)
+    if drafter is None:
+        raise ConfigError(f"{source} names no drafter; install forerun again.")
+    if not target.is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        run(Order(size, target), "reference")
+
+    def copy(folder: Path) -> None:
+        shutil.copytree(drafter, folder, dirs_exist_ok=True)
+
+    once(place / "draft", copy)
+    return target
+
+
 def _enlarged(folder: Path, size: int) -> dict[str, Any]:
     """config.json of the big model."""
     values = read_json(folder / "config.json")

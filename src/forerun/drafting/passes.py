@@ -4,6 +4,7 @@ Measured costs say how passes compare on a quiet machine with one request; what 
 by a factor, counted apart for 1, 2 to 3, 4 to 7 rows and so on, with a straight line between what was seen. So a wrong
 profile, many requests' contexts and a busy machine are found out, where rows cost more as well as where all passes do.
 Passes without drafts are counted apart from others of their size: what drafts cost is the difference between the two.
+What was not seen for a while moves with what is: a busy machine is slow with drafts and without.
 Does not: look at passes that read prompts, which ask for few logits; whoever calls `learn` leaves them out.
 """
 
@@ -15,6 +16,7 @@ from forerun.drafting.toll import HELD_UP
 from forerun.drafting.worth import MEMORY
 from forerun.types import Costs
 
+STALE = 8  # passes after which a size moves with others
 COLD = 3  # passes of a size that take longer than later ones may: of these, only shorter ones count
 
 
@@ -25,6 +27,7 @@ class Pace:
     rows: float  # a moving average
     factor: float  # seconds over what was measured
     seen: int = 0
+    latest: int = 0  # of all passes
 
 
 class Passes:
@@ -33,6 +36,7 @@ class Passes:
     def __init__(self, costs: Callable[[], Costs]) -> None:
         self._costs, self.paces = costs, dict[tuple[int, bool], Pace]()
         self._known: list[Pace] = []  # by their rows
+        self._count = 0  # of passes
         self._now = dict[int, float]()  # seconds by rows, until there is news
 
     @cached_property
@@ -72,11 +76,22 @@ class Passes:
         if pace is None:
             pace = self.paces[size] = Pace(rows, before)
         pace.seen += 1
+        self._count += 1
+        pace.latest, known = self._count, pace.factor
         pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
         news, warm = min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor, pace.seen - COLD
-        pace.factor += max(1 - MEMORY, 1 / (warm + 1)) * news if warm > 0 else min(news, 0.0)
+        share = max(1 - MEMORY, 1 / (warm + 1)) if warm > 0 else 1.0
+        pace.factor += share * (news if warm > 0 else min(news, 0.0))
+        if share == 1 - MEMORY:  # the machine has changed, not what was thought of such passes
+            self._follow(pace.factor / known)
         self._known = sorted(self.paces.values(), key=_rows)
         self._now.clear()
+
+    def _follow(self, change: float) -> None:
+        """All that was not seen for a while."""
+        for pace in self.paces.values():
+            if self._count - pace.latest >= STALE:
+                pace.factor *= change
 
 
 def _rows(pace: Pace) -> float:

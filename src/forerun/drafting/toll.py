@@ -65,6 +65,11 @@ class Toll:
         return self.seen > 1
 
     @property
+    def warm(self) -> bool:
+        """Whether the first drafts are past."""
+        return self.seen >= COLD
+
+    @property
     def seen(self) -> int:
         """How many steps with drafts."""
         return sum(line.seen for line in self.lines.values())

@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import inf
 
 from forerun.drafting.passes import Passes
-from forerun.drafting.toll import COLD, Toll
+from forerun.drafting.toll import Toll
 from forerun.drafting.worth import Made, Record, Trusts
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
@@ -93,7 +93,7 @@ class AutoPlanner(Planner):
         if same and not self.trusts.of:
             return list(self.shares[2])  # nothing has come of it yet
         due = not same or self.steps >= self.again
-        self.close = due or self.steps < self.young or (self.again - self.steps) % APART == 0
+        self.close = due or not self.toll.warm or self.steps < self.young or (self.again - self.steps) % APART == 0
         if not self.close:
             return list(self.shares[2])
         if due:
@@ -134,7 +134,7 @@ class AutoPlanner(Planner):
     def _best(self, batch: Sequence[Context], room: int) -> list[int]:
         """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
         least = self.least
-        if not self.toll.known or (len(batch) == 1 == least and self.toll.seen < COLD):
+        if not self.toll.known or (len(batch) == 1 == least and not self.toll.warm):
             count = min(max(len(batch) // least, 1), room // least)
             return [least] * count + [0] * (len(batch) - count)
         running, general, offers = len(batch), self.everybody.hoped(), list[tuple[float, int, int, float]]()
@@ -247,7 +247,7 @@ class AutoPlanner(Planner):
         self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, settled: bool, first: bool
     ) -> None:
         """What drafts cost and brought."""
-        before, longest = self.toll.known, max(len(one.worth) for one in made)
+        before, longest = (self.toll.known, self.toll.warm), max(len(one.worth) for one in made)
         nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
         rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         around = max(spent.around - self.toll.without(running), 0.0) if settled else 0.0  # else a prompt's, too
@@ -259,7 +259,7 @@ class AutoPlanner(Planner):
         lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
         self.charge(min(lost, HELD), accepted / running)
         self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
-        if not nodes or self.toll.known != before:  # drafts of which nothing is left are waste
+        if not nodes or (self.toll.known, self.toll.warm) != before:  # drafts of which nothing is left are waste
             self.again = self.steps
 
     def charge(self, steps: float, tokens: float) -> None:

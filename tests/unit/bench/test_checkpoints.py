@@ -60,35 +60,3 @@ def test_every_token_has_a_name(folder):
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     assert sorted(tokenizer["model"]["vocab"].values()) == list(range(config["vocab_size"]))
     assert tokenizer["model"]["merges"]
-
-
-def successors(folder, tokens):
-    """The next token after each token alone."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    with torch.inference_mode():
-        return model(torch.as_tensor(tokens)[:, None]).logits[:, -1].argmax(-1)
-
-
-@pytest.fixture(scope="module", params=[0.0, 0.5, 0.8, 1.0])
-def pair(request, tmp_path_factory):
-    target = checkpoint("1M", tmp_path_factory.mktemp("work"), request.param)
-    return target, target.with_name("draft"), request.param
-
-
-def test_a_draft_guesses_as_often_as_it_should(pair):
-    target, draft, agreement = pair
-    tokens = torch.arange(300, 4000)
-    same = (successors(target, tokens) == successors(draft, tokens)).float().mean()
-    assert same == pytest.approx(agreement, abs=0.04)
-
-
-def test_the_next_token_depends_on_the_last_alone_and_the_text_does_not_stand_still(pair):
-    target, draft, _ = pair
-    for folder in (target, draft):
-        llm = LLM(str(folder), drafter="none")
-        result = llm.generate([[500, 1000]], Sampling(temperature=0.0, max_tokens=16, ignore_eos=True))[0]
-        chain = [1000, *result.tokens]
-        assert list(result.tokens) == successors(folder, chain[:-1]).tolist()
-        assert len(set(chain)) > 10

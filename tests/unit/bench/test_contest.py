@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,9 +11,11 @@ from click.testing import CliRunner
 from forerun.bench import contest
 from forerun.bench.cli import command
 from forerun.bench.contest import Order
-from forerun.bench.engines import OWN, PEERS, Peer, entrants
+from forerun.bench.engines import OWN, PEERS, Peer, entrants, own
+from forerun.bench.enlarged import pair
 from forerun.errors import ConfigError
 from forerun.kernels import native
+from forerun.models.load import companion_of, folder_of
 
 FAKE = """
 import json
@@ -67,6 +70,16 @@ SPECULATES = """
     def speculate(self, prompt, tokens):
         return self._note("speculate", tokens - 1)
 """
+OWN_SPECULATES = (
+    BATCH
+    + """
+    def draft(self, path, variant):
+        assert Path(path, "config.json").is_file()
+
+    def speculate(self, prompt, tokens):
+        return self._note("speculate", tokens - 1)
+"""
+)
 NO_DRAFT = """
     def draft(self, path, variant):
         raise NotImplementedError("not with this backend")
@@ -216,27 +229,56 @@ def test_a_dtype_that_is_refused_is_not_available(race, make):
     assert (out["engine"], out["status"], out["why"]) == ("a q8", "not available", "this dtype is not known.")
 
 
-def test_speculation_is_measured_where_there_is_any(race, make):
+def test_speculation_is_measured_where_there_is_any(race, make, monkeypatch):
     peers = make("a", extra=SPECULATES), make("b", extra=NO_DRAFT), make("c")
-    report = race(*peers, agreement=0.5)
-    found = report["cases"][0]["entrants"]
-    assert [name for name, entrant in found.items() if "speculate" in entrant["tasks"]] == ["a q8"]
+    monkeypatch.setattr(contest, "pair", lambda _, place: pair("30M", place))  # smaller than any shape but one
+    report = race(*peers, own=make("forerun", 0.5, extra=OWN_SPECULATES), reference=True)
+    (found,) = report["cases"]
+    speculated = {f"speculate {category}" for category in ("story", "chat", "code")}
+    entrants = found["entrants"].items()
+    assert {name for name, entrant in entrants if speculated <= {*entrant["tasks"]}} == {"forerun q8", "a q8"}
     (out,) = report["left_out"]
     assert (out["engine"], out["task"], out["status"]) == ("b q8", "speculate", "not available")
-    assert report["settings"]["agreement"] == 0.5
-    assert "speculate" not in race(*peers)["cases"][0]["entrants"]["a q8"]["tasks"]
+    ratios = {one["task"]: one["ratio"]["median"] for one in found["ratios"]}
+    assert {ratios[name] for task in speculated for name in (task, f"{task} over decode")} == {2.0}
+    assert not speculated & {*race(*peers)["cases"][0]["entrants"]["a q8"]["tasks"]}
 
 
 @pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 def test_forerun_itself_does_every_task(tmp_path):
-    order = Order(tmp_path, shapes=("1M",), dtypes=("int8",), threads=1, agreement=0.8, **{**SMALL, "tokens": 32})
+    order = Order(tmp_path, shapes=("1M",), dtypes=("int8",), threads=1, **{**SMALL, "tokens": 32})
     (case,) = contest.run(order, peers=())["cases"]
     assert list(case["entrants"]) == ["forerun int8", "forerun w8a8"]
     for mine in case["entrants"].values():
-        assert list(mine["tasks"]) == ["decode", "prefill", "batch", "speculate", "width 1", "width 2"]
+        assert list(mine["tasks"]) == ["decode", "prefill", "batch", "width 1", "width 2"]
         assert all(figure["runs"] == 3 and figure["median"] > 0 for figure in mine["tasks"].values())
     assert case["bandwidth_gbs"]["runs"] == 3
     assert case["ratios"] == []
+
+
+@pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
+def test_forerun_itself_speculates():
+    """On the bundled pair as it is; enlarged it writes the same."""
+    engine = own.Engine()
+    target = folder_of("reference")
+    engine.load(str(target), "int8", 1)
+    engine.draft(companion_of(target), "int8")
+    prompt = engine.llm.encode("Once upon a time")
+    found = engine.speculate(prompt, 32)
+    assert found["tokens"] >= 24
+    assert found["seconds"] > 0
+    assert engine.drafted.engine.stats.rows > engine.drafted.engine.stats.steps + len(prompt)  # somebody drafted
+
+
+def test_the_pair_is_made_once(tmp_path):
+    target = pair("30M", tmp_path)
+    assert sum(file.stat().st_size for file in target.glob("*.safetensors")) == pytest.approx(60e6, rel=0.1)
+    assert (target.with_name("draft") / "model.safetensors").read_bytes() == (
+        Path(companion_of(folder_of("reference"))) / "model.safetensors"
+    ).read_bytes()
+    made = (target / "model.safetensors").stat().st_mtime_ns
+    assert pair("30M", tmp_path) == target
+    assert (target / "model.safetensors").stat().st_mtime_ns == made
 
 
 def test_the_tables_name_everyone_and_everything_left_out(race, make, capsys):

@@ -43,6 +43,18 @@ def test_a_pass_that_was_held_up_says_little_and_a_machine_that_has_become_slowe
     assert passes.of(1) == pytest.approx(2.0, rel=0.02)
 
 
+def test_what_is_not_seen_moves_with_what_is():
+    """Drafts that were dear in a bad hour are not dear for ever, though nobody drafts any more."""
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(1, 3.0 * CURVE.of(1), drafts=False)
+        passes.learn(6, 3.6 * CURVE.of(6), drafts=True)
+    for _ in range(300):
+        passes.learn(1, CURVE.of(1), drafts=False)
+    assert passes.of(1) == pytest.approx(CURVE.of(1), rel=0.02)
+    assert passes.of(6) == pytest.approx(1.2 * CURVE.of(6), rel=0.2)
+
+
 def test_the_first_passes_of_a_size_count_only_where_they_are_shorter():
     """They run on cold memory; a size that is seldom run would be thought dear for ever."""
     passes = Passes(lambda: CURVE)

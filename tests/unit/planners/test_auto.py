@@ -183,7 +183,7 @@ def test_most_steps_are_not_looked_at_closely_though_some_requests_get_nothing()
     plan, close = planner(Costs((1, 64), (1.0, 4.0))), list[bool]()
     observe = plan.observe
     plan.observe = lambda *told: (close.append(plan.close), observe(*told))
-    history = play(plan, [always] * 2 + [never] * 6, 100, room=16)
+    history = play(plan, [always] * 2 + [never] * 6, 120, room=16)
     assert min(history[-2]) == 0 < max(history[-2])
     assert sum(close[20:]) <= 80 / 5
 
@@ -209,6 +209,10 @@ def test_a_request_alone_is_drafted_for_until_the_first_drafts_are_past():
     assert [one for (one,) in history[2:8]] == [1] * 6
     assert min(one for (one,) in history[20:] if one) >= 4
     assert sum(one == 0 for (one,) in history[20:]) <= 2
+
+
+def test_the_length_is_chosen_as_soon_as_the_first_drafts_are_past():
+    assert play(planner(FLAT), [always], 10) == [[0], *[[1]] * 7, [0], [8]]  # the first of the seven reads the prompt
 
 
 def test_who_guesses_well_gets_the_nodes():
