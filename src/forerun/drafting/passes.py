@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from forerun.drafting.toll import HELD_UP
+from forerun.drafting.toll import DOUBT, HELD_UP, RAN_FREE
 from forerun.drafting.worth import MEMORY
 from forerun.types import Costs
 
-STALE = 8  # passes after which a size moves with others
+KNOWN = 8  # passes of a size after which others move with it,
+STALE = 8  # if they were not seen for as many
 COLD = 3  # passes of a size that take longer than later ones may: of these, only shorter ones count
 
 
@@ -77,20 +78,23 @@ class Passes:
             pace = self.paces[size] = Pace(rows, before)
         pace.seen += 1
         self._count += 1
-        pace.latest, known = self._count, pace.factor
+        pace.latest, known, warm = self._count, pace.factor, pace.seen - COLD
         pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
-        news, warm = min(seconds / self.costs.of(rows), HELD_UP * before) - pace.factor, pace.seen - COLD
-        share = max(1 - MEMORY, 1 / (warm + 1)) if warm > 0 else 1.0
-        pace.factor += share * (news if warm > 0 else min(news, 0.0))
-        if share == 1 - MEMORY:  # the machine has changed, not what was thought of such passes
-            self._follow(pace.factor / known)
+        news = min(seconds / self.costs.of(rows), HELD_UP * before) - known
+        free = news < (RAN_FREE - 1) * known
+        if warm > 0:
+            pace.factor += max(1 - MEMORY, 1 / (warm + 1), DOUBT if free else 0.0) * news
+        else:
+            pace.factor += min(news, 0.0)
+        if warm > KNOWN:  # the machine has changed, not what was thought of such passes
+            self._follow(pace.factor / known, 1 if free else STALE)
         self._known = sorted(self.paces.values(), key=_rows)
         self._now.clear()
 
-    def _follow(self, change: float) -> None:
-        """All that was not seen for a while."""
+    def _follow(self, change: float, unseen: int) -> None:
+        """All that was not seen for so many passes."""
         for pace in self.paces.values():
-            if self._count - pace.latest >= STALE:
+            if self._count - pace.latest >= unseen:
                 pace.factor *= change
 
 

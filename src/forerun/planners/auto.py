@@ -81,7 +81,7 @@ class AutoPlanner(Planner):
         ids = tuple([context.id for context in batch])
         self.trying.clear()
         if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
-            self.close = False  # nothing paid a moment ago, with no more requests
+            self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with no more requests
             return [0] * len(batch)
         bare = self.trusts.of and any(self.shares[2]) and self.steps >= self.bare and self.gain < SURE
         if bare or not self.toll.idle:  # it must be known what a step takes without drafts
@@ -261,6 +261,8 @@ class AutoPlanner(Planner):
         self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
         if not nodes or (self.toll.known, self.toll.warm) != before:  # drafts of which nothing is left are waste
             self.again = self.steps
+        elif not any(self.shares[2]) and lost < accepted / running:  # a trial that paid; the next soon
+            self.again = min(self.again, self.steps + PATIENCE)
 
     def charge(self, steps: float, tokens: float) -> None:
         """What drafts of a step cost, in steps without, and how many tokens they brought each request."""

@@ -55,6 +55,15 @@ def test_what_is_not_seen_moves_with_what_is():
     assert passes.of(6) == pytest.approx(1.2 * CURVE.of(6), rel=0.2)
 
 
+def test_a_pass_that_is_much_shorter_is_believed_at_once():
+    """Much can hold one up, and nothing makes one shorter than it is."""
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(6, 3.0 * CURVE.of(6), drafts=True)
+    passes.learn(6, CURVE.of(6), drafts=True)
+    assert passes.of(6) <= 2.1 * CURVE.of(6)
+
+
 def test_the_first_passes_of_a_size_count_only_where_they_are_shorter():
     """They run on cold memory; a size that is seldom run would be thought dear for ever."""
     passes = Passes(lambda: CURVE)

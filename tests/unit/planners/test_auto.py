@@ -243,6 +243,15 @@ def test_it_comes_back_when_guesses_become_right():
     assert play(plan, [always], 300)[-2] == [8]
 
 
+def test_it_comes_back_soon_when_passes_have_become_cheap():
+    """A trial that paid is followed by another, and what passes take without drafts is looked at meanwhile."""
+    plan, one = planner(FLAT), [lambda nodes: min(nodes, 1)]
+    dear = play(plan, one, 300, true=Costs((1, 2, 64), (1.0, 3.0, 9.0)))
+    assert sum(map(any, dear[100:])) <= 200 / 16
+    drafted = [any(shares) for shares in play(plan, one, 100)]
+    assert sum(drafted[60:]) >= 30
+
+
 def test_no_more_than_the_room():
     for room in (0, 1, 5, 40):
         assert all(sum(shares) <= room for shares in play(planner(FLAT), [always] * 3, 60, room=room))
