@@ -87,7 +87,7 @@ class Passes:
         else:
             pace.factor += min(news, 0.0)
         if warm > KNOWN:  # the machine has changed, not what was thought of such passes
-            self._follow(pace.factor / known, 1 if free else STALE)
+            self._follow(pace.factor / known, 1 if free and not drafts else STALE)
         self._known = sorted(self.paces.values(), key=_rows)
         self._now.clear()
 

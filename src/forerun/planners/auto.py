@@ -261,8 +261,10 @@ class AutoPlanner(Planner):
         self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
         if not nodes or (self.toll.known, self.toll.warm) != before:  # drafts of which nothing is left are waste
             self.again = self.steps
-        elif not any(self.shares[2]) and lost < accepted / running:  # a trial that paid; the next soon
-            self.again = min(self.again, self.steps + PATIENCE)
+        elif not any(self.shares[2]):  # a trial
+            took = spent.drafting + around + min(rows, spent.running - self.passes.of(running))
+            if took < accepted / running * one:
+                self.again = min(self.again, self.steps + PATIENCE)
 
     def charge(self, steps: float, tokens: float) -> None:
         """What drafts of a step cost, in steps without, and how many tokens they brought each request."""
