@@ -55,6 +55,20 @@ def test_what_is_not_seen_moves_with_what_is():
     assert passes.of(6) == pytest.approx(1.2 * CURVE.of(6), rel=0.2)
 
 
+def test_what_is_not_seen_becomes_slower_with_what_is_and_what_is_seen_does_not():
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(1, CURVE.of(1), drafts=False)
+        passes.learn(6, CURVE.of(6), drafts=True)
+    for _ in range(200):
+        passes.learn(1, 1.4 * CURVE.of(1), drafts=False)
+        passes.learn(6, CURVE.of(6), drafts=True)
+    assert passes.of(6) == pytest.approx(CURVE.of(6), rel=0.02)
+    for _ in range(200):
+        passes.learn(6, 1.4 * CURVE.of(6), drafts=True)
+    assert passes.of(1) == pytest.approx(1.4 * 1.4 * CURVE.of(1), rel=0.1)
+
+
 def test_a_pass_that_is_much_shorter_is_believed_at_once():
     """Much can hold one up, and nothing makes one shorter than it is."""
     passes = Passes(lambda: CURVE)
