@@ -524,6 +524,7 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     """Measure servers under load: latencies, throughput, and how many answers met their objectives.
 
     So many clients that each ask again once they are answered; with --rate (may be repeated) random arrivals instead.
+    With --ignore-eos answers are half to one and a half times --max-tokens long, so that clients do not move in step.
     """
     from forerun.bench import serve as benchmark
     from forerun.bench.report import as_json

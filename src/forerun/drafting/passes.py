@@ -4,13 +4,15 @@ Measured costs say how passes compare on a quiet machine with one request; what 
 by a factor, counted apart for 1, 2 to 3, 4 to 7 rows and so on, with a straight line between what was seen. So a wrong
 profile, many requests' contexts and a busy machine are found out, where rows cost more as well as where all passes do.
 Passes without drafts are counted apart from others of their size: what drafts cost is the difference between the two.
-What was not seen for a while moves with what is: a busy machine is slow with drafts and without.
+What was not seen for a while moves with what is: a busy machine is slow with drafts and without. Nor does a pass take
+longer than one of more rows: sizes that are met for moments, while others come and go, are met at busy ones.
 Does not: look at passes that read prompts, which ask for few logits; whoever calls `learn` leaves them out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from forerun.drafting.toll import DOUBT, HELD_UP, RAN_FREE
 from forerun.drafting.worth import MEMORY
@@ -37,6 +39,7 @@ class Passes:
     def __init__(self, costs: Callable[[], Costs]) -> None:
         self._costs, self.paces = costs, dict[tuple[int, bool], Pace]()
         self._known: list[Pace] = []  # by their rows
+        self._bounds: list[tuple[int, float]] = []  # falling rows, and seconds that no smaller pass takes
         self._count = 0  # of passes
         self._now = dict[int, float]()  # seconds by rows, until there is news
 
@@ -49,7 +52,7 @@ class Passes:
         """One pass."""
         seconds = self._now.get(rows)
         if seconds is None:
-            seconds = self._now[rows] = self.costs.of(rows) * self._factor(rows)
+            seconds = self._now[rows] = min(self.costs.of(rows) * self._factor(rows), self._bound(rows))
         return seconds
 
     def between(self, rows: float) -> float:
@@ -70,6 +73,10 @@ class Passes:
             below = pace
         return below.factor if below is not None else 1.0
 
+    def _bound(self, rows: int) -> float:
+        """Seconds of the shortest among those with as many rows or more that were seen."""
+        return next((seconds for size, seconds in reversed(self._bounds) if size >= rows), inf)
+
     def learn(self, rows: int, seconds: float, *, drafts: bool) -> None:
         """What a pass took; one that was held up says little."""
         size, before = (rows.bit_length(), drafts), self._factor(rows)
@@ -78,6 +85,7 @@ class Passes:
             pace = self.paces[size] = Pace(rows, before)
         pace.seen += 1
         self._count += 1
+        passed = self._count - pace.latest  # with this one, since the last of its size, which so is one of so many
         pace.latest, known, warm = self._count, pace.factor, pace.seen - COLD
         pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
         news = min(seconds / self.costs.of(rows), HELD_UP * before) - known
@@ -87,8 +95,13 @@ class Passes:
         else:
             pace.factor += min(news, 0.0)
         if warm > KNOWN:  # the machine has changed, not what was thought of such passes
-            self._follow(pace.factor / known, 1 if free and not drafts else STALE)
+            change, sure = pace.factor / known, free and not drafts
+            self._follow(change if sure else change ** (1 / passed), 1 if sure else STALE)
         self._known = sorted(self.paces.values(), key=_rows)
+        self._bounds, least = [], inf
+        for one in reversed(self._known):
+            least = min(least, self.costs.of(at := round(one.rows)) * one.factor)
+            self._bounds.append((at, least))
         self._now.clear()
 
     def _follow(self, change: float, unseen: int) -> None:

@@ -26,8 +26,10 @@ from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes
 STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
+FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
-TRIED = 1  # nodes more, in a trial
+TRIED = 1  # nodes more, in a trial,
+ASKED = 4  # of so many requests, where nothing is drafted: more would cost more and say little more of each other
 BARE, RARE = 8, 256  # steps between two without drafts, at first and in the end,
 SURE = 1.3  # unless tokens per second are so many times what they would be without
 LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
@@ -80,8 +82,8 @@ class AutoPlanner(Planner):
         self.steps += 1
         ids = tuple([context.id for context in batch])
         self.trying.clear()
-        if not any(self.shares[2]) and self.steps < self.again and len(batch) >= len(self.shares[0]):
-            self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with no more requests
+        if not any(self.shares[2]) and self.steps < self.again and len(batch) > FEWER * len(self.shares[0]):
+            self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with about as many
             return [0] * len(batch)
         bare = self.trusts.of and any(self.shares[2]) and self.steps >= self.bare and self.gain < SURE
         if bare or not self.toll.idle:  # it must be known what a step takes without drafts
@@ -122,7 +124,8 @@ class AutoPlanner(Planner):
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
-        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(len(batch), self.least))
+        asked = len(batch) if any(shares) else min(len(batch), ASKED)
+        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(asked, self.least))
         for i, context in enumerate(batch):
             record = self.requests.of(context)
             more = min(TRIED if shares[i] else self.least, most - shares[i])

@@ -96,3 +96,25 @@ def test_costs_are_not_asked_for_before_they_are_needed():
     assert not asked
     passes.of(1), passes.of(2), passes.of(1)
     assert asked == [1]
+
+
+def test_two_sizes_that_become_slower_do_not_make_a_third_slower_twice():
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(1, CURVE.of(1), drafts=False)
+        passes.learn(4, CURVE.of(4), drafts=False)
+        passes.learn(16, CURVE.of(16), drafts=True)
+    for _ in range(200):
+        passes.learn(1, 1.4 * CURVE.of(1), drafts=False)
+        passes.learn(4, 1.4 * CURVE.of(4), drafts=False)
+    assert passes.of(16) == pytest.approx(1.4 * CURVE.of(16), rel=0.05)
+
+
+def test_no_pass_is_thought_to_take_longer_than_one_of_more_rows():
+    """A size that is seen while requests come and go is seen at busy moments, and drafts would seem to save time."""
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(7, 2 * CURVE.of(7), drafts=False)
+        passes.learn(8, CURVE.of(8), drafts=False)
+    assert passes.of(7) == pytest.approx(CURVE.of(8), rel=0.02)
+    assert passes.of(1) <= passes.of(7)

@@ -292,3 +292,26 @@ def test_what_drafts_add_is_told_from_what_every_step_takes():
 def test_at_least_one_node():
     with pytest.raises(ConfigError, match="at least 1"):
         AutoPlanner.Options(0)
+
+
+def test_a_trial_asks_a_few_of_many_requests():
+    """All of them would learn hardly more about each other, at four times the cost."""
+    plan = planner(STEEP)
+    history = play(plan, [never] * 16, 1000)
+    trials = [shares for shares in history[-800:] if any(shares)]
+    assert trials
+    assert {sum(shares) for shares in trials} <= {1, 2, 3, 4}
+
+
+def test_one_request_fewer_for_a_moment_is_no_reason_to_draft():
+    """Whoever ends is followed by another, and to start costs reading what was written; half as many are a reason."""
+    kinked = Costs((1, 8, 9, 64), (1.0, 1.01, 3.0, 100.0))  # what is free beside seven requests is not beside eight
+    plan = planner(kinked)
+    play(plan, [always] * 2, 200)
+    play(plan, [always] * 8, 200)
+    batch = [replace(CONTEXT, id=i) for i in range(8)]
+    decided = []
+    for count in (8, 7, 4):
+        plan.share(batch[:count], 100)
+        decided.append(any(plan.shares[2]))
+    assert decided == [False, False, True]
