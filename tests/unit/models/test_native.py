@@ -1,6 +1,7 @@
 """Compiled passes: a row's bits are its own, whatever shares the pass; whole-number weights do what they say."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -292,6 +293,21 @@ def test_a_token_that_does_not_exist_is_refused(models, token):
     runner.cache.reserve(slot, 2)
     with pytest.raises(IndexError, match=rf"row 1 of a pass has token {token} at position 1"):
         runner.run([Work(slot, (1, token), logits=(1,))])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_threads_that_share_one_core_sleep_and_wake_at_every_meeting(models):
+    model = models["llama", 2, "auto", "auto"]
+    _, wanted = feed(opened(model), [1, 2, 3])
+    cores, threads = os.sched_getaffinity(0), [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    try:
+        for thread in threads:
+            os.sched_setaffinity(thread, {min(cores)})
+        found = [feed(opened(model), [1, 2, 3])[1] for _ in range(20)]
+    finally:
+        for thread in threads:
+            os.sched_setaffinity(thread, cores)
+    assert all(torch.equal(logits, wanted) for logits in found)
 
 
 def test_a_forked_process_is_told_to_load_its_own_model(models):
