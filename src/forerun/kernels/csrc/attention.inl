@@ -282,11 +282,77 @@ void blend_some(const float* const* weights, int64_t many, const Held<T>& values
     int64_t k = 0;
     auto several = [&](auto queries) {  // whose sums registers hold
         constexpr int Q = queries.value;
-        for (; k + Q <= many; k += Q) blend<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
+        for (; k + Q <= many; k += Q)
+#if defined(__AVX512BF16__)
+            if constexpr (std::is_same_v<T, uint16_t>) blend_pairs<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
+            else
+#endif
+            blend<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
     };
     if constexpr (REGISTERS == 32) several(Index<4>{}), several(Index<3>{});
     several(Index<2>{}), several(Index<1>{});
 }
+
+#if defined(__AVX512BF16__)
+// The same for bfloat16 and weights that are rounded to it, two entries at once: of a pair, which begins at `begin`, the
+// first is added before the second, as the instruction has it, and what is hidden adds nothing, so sums are those of the
+// entries one by one. Dimensions come by quarters of registers and go to their places at the end.
+template <int N, int Q>
+void blend_pairs(const float* const* weights, const Held<uint16_t>& values, const Held<uint16_t>* soon, const int64_t* entries,
+                 int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
+    constexpr int HALVES = (N + 1) / 2;  // registers of 32 numbers
+    const __mmask32 last = N % 2 ? 0xffff : 0xffffffff;
+    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    __m512 sums[Q][HALVES][2], total[Q];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+        total[q] = _mm512_set1_ps(at > begin ? totals[q] : 0.0f);
+#pragma GCC unroll 4
+        for (int i = 0; i < HALVES; ++i) {
+            const __m512 low = at > begin ? _mm512_loadu_ps(out[q] + 32 * i) : _mm512_setzero_ps();
+            const __m512 high = at > begin && 2 * i + 1 < N ? _mm512_loadu_ps(out[q] + 32 * i + 16) : _mm512_setzero_ps();
+            sums[q][i][0] = _mm512_shuffle_f32x4(low, high, 0x88);
+            sums[q][i][1] = _mm512_shuffle_f32x4(low, high, 0xdd);
+        }
+    }
+    for (int64_t j = at; j < until; j += 2) {
+        const uint16_t *first = values.at(entries[j]), *second = values.at(entries[j + 1 < until ? j + 1 : j]);
+        if (soon) {
+            ask_ahead(values, *soon, entries, begin, j, end);
+            if (j + 1 < until) ask_ahead(values, *soon, entries, begin, j + 1, end);
+        }
+        __m512i v[HALVES][2];
+#pragma GCC unroll 4
+        for (int i = 0; i < HALVES; ++i) {
+            const __mmask32 some = i + 1 < HALVES ? 0xffffffff : last;
+            const __m512i a = _mm512_maskz_loadu_epi16(some, first + 32 * i), b = _mm512_maskz_loadu_epi16(some, second + 32 * i);
+            v[i][0] = _mm512_unpacklo_epi16(b, a);
+            v[i][1] = _mm512_unpackhi_epi16(b, a);
+        }
+#pragma GCC unroll 4
+        for (int q = 0; q < Q; ++q) {
+            const __m512bh w = (__m512bh)_mm512_set1_epi32(((const int32_t*)weights[q])[(j - begin) / 2]);
+            total[q] = _mm512_dpbf16_ps(total[q], w, ones);
+#pragma GCC unroll 4
+            for (int i = 0; i < HALVES; ++i)
+#pragma GCC unroll 2
+                for (int k = 0; k < 2; ++k) sums[q][i][k] = _mm512_dpbf16_ps(sums[q][i][k], w, (__m512bh)v[i][k]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+        totals[q] = _mm512_cvtss_f32(total[q]);
+#pragma GCC unroll 4
+        for (int i = 0; i < HALVES; ++i) {
+            const __m512 a = _mm512_shuffle_f32x4(sums[q][i][0], sums[q][i][1], 0x44), b = _mm512_shuffle_f32x4(sums[q][i][0], sums[q][i][1], 0xee);
+            __m512 low = _mm512_shuffle_f32x4(a, a, 0xd8), high = _mm512_shuffle_f32x4(b, b, 0xd8);
+            if (until == end) low = _mm512_div_ps(low, total[q]), high = _mm512_div_ps(high, total[q]);
+            _mm512_storeu_ps(out[q] + 32 * i, low);
+            if (2 * i + 1 < N) _mm512_storeu_ps(out[q] + 32 * i + 16, high);
+        }
+    }
+}
+#endif
 
 template <typename T>
 void blend_any(const float* weights, const Held<T>& values, const int64_t* entries, int64_t begin, int64_t end,
@@ -383,6 +449,15 @@ std::pair<int64_t, int64_t> see_all(const Look& look, const Unit& u, std::vector
     return {from, to};
 }
 
+#if defined(__AVX512BF16__)
+// Rounded, the second of two before the first.
+INLINE void store_pairs(uint16_t* p, vf w) {
+    _mm256_storeu_si256((__m256i*)p, _mm256_rol_epi32((__m256i)_mm512_cvtneps_pbh((__m512)w), 16));
+}
+#else
+INLINE void store_pairs(uint16_t*, vf) {}
+#endif
+
 template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
     const Segment& s = *u.segment;
@@ -418,12 +493,16 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
     // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
     for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
     for (int64_t i = 0; i < many; ++i)
-        for (int64_t j = from; j < to; j += 16) store(scores[i] + j, exponential(load(scores[i] + j) - tops[i]));
+        for (int64_t j = from; j < to; j += 16) {
+            const vf w = exponential(load(scores[i] + j) - tops[i]);
+            if constexpr (PAIRS<Even, T>) store_pairs((uint16_t*)scores[i] + (j - from), w);
+            else store(scores[i] + j, w);
+        }
     if constexpr (!Even) {
         for (int64_t k = 0; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
         return;
     }
-    const int64_t spell = SPELL / dim;
+    const int64_t spell = SPELL / dim / 2 * 2;
     for (int64_t at = from, until; at < to; at = until) {
         until = to - at < 2 * spell ? to : at + spell;
         for (int64_t d = 0; d < dim; d += 64) {  // four vectors at a time

@@ -85,6 +85,17 @@ bool has_amx() {
 }
 #endif
 
+// AMD's family 25, of which Zen 4 has vectors that come here: Net::alone was measured there.
+bool reads_alone() {
+#if defined(__x86_64__)
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0 || ebx != signature_AMD_ebx) return false;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 8 & 15) + (eax >> 20 & 255) == 25;
+#else
+    return false;
+#endif
+}
+
 // The compiled instruction sets that this processor can run, the best one first.
 const std::vector<const Isa*>& usable() {
     static const std::vector<const Isa*> all = [] {
@@ -316,6 +327,7 @@ NB_MODULE(_native, m) {
             n.vocab = sizes[0]; n.hidden = sizes[1]; n.heads = sizes[2]; n.kv_heads = sizes[3]; n.dim = sizes[4];
             n.layer_norm = sizes[5]; n.parallel = sizes[6]; n.gated = sizes[7]; n.activation = (Activation)sizes[8];
             n.exact = sizes[9];
+            n.alone = reads_alone();
             n.eps = (float)numbers[0]; n.attention_scale = (float)numbers[1]; n.attention_cap = (float)numbers[2];
             n.logit_cap = (float)numbers[3]; n.embed_scale = (float)numbers[4]; n.residual_scale = (float)numbers[5];
             n.logit_scale = (float)numbers[6];

@@ -28,7 +28,6 @@ namespace {
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int FLOAT_ROWS = REGISTERS < 32 ? 6 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
-constexpr int64_t NEAR = 512;       // the same where vectors read two tiles side by side, into the first cache
 constexpr int FEW = 4;              // rows of whole numbers up to which they do; tile registers from there on
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
@@ -45,6 +44,7 @@ struct Activations {
     const uint16_t* halves;  // or as bfloat16
     int parts;               // rows of whole numbers or bfloat16 for each
     int64_t width, stride;   // numbers from one row to the next: of floats, of the others
+    bool alone;              // Net::alone
 };
 
 struct Share {
@@ -283,7 +283,7 @@ private:
     }
 
     Activations activations(const Matrix& m) const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m)};
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m), net.alone};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {

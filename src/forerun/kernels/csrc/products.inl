@@ -1,11 +1,21 @@
 // Products of packed matrices and rows of activations. Included by pass.inl.
 
-// What vectors read comes into the second cache, then into the first.
-INLINE void ask(const uint8_t* at) {
-    __builtin_prefetch(at + NEAR, 0, 3);
-    __builtin_prefetch(at + NEAR + 64, 0, 3);
-    __builtin_prefetch(at + 8 * NEAR, 0, 2);
-    __builtin_prefetch(at + 8 * NEAR + 64, 0, 2);
+// How far ahead vectors ask for weights, which come into the second cache, then into the first; 0: the processor is left alone.
+struct Leads {
+    int64_t near = 512, far = 4096;
+};
+
+INLINE Leads leads(const Activations& in, int sums) {
+    if (!in.alone) return {};
+    return sums > FEW ? Leads{2048, 8192} : Leads{0, 0};
+}
+
+INLINE void ask(const uint8_t* at, const Leads& lead = {}) {
+    if (!lead.far) return;
+    __builtin_prefetch(at + lead.near, 0, 3);
+    __builtin_prefetch(at + lead.near + 64, 0, 3);
+    __builtin_prefetch(at + lead.far, 0, 2);
+    __builtin_prefetch(at + lead.far + 64, 0, 2);
 }
 
 // Sums of rows and tiles, each with its bias, to whom they belong.
@@ -67,6 +77,7 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
 template <int T, int R, typename Done>
 INLINE void pair_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
     const int64_t next = tile_bytes(m.kind, m.inputs), steps = round_up(m.inputs, 32) / 2;
+    const Leads lead = leads(in, R);
     const uint8_t* tile = m.data + t * next;
     const uint16_t* x = in.halves + row * in.stride;
     vf sums[T][R][2] = {};
@@ -74,7 +85,7 @@ INLINE void pair_tiles(const Matrix& m, int64_t t, const Activations& in, int64_
 #pragma GCC unroll 2
         for (int n = 0; n < T; ++n) {
             const uint8_t* at = tile + n * next;
-            ask(at);
+            ask(at, lead);
             const __m512bh low = (__m512bh)_mm512_loadu_si512(at), high = (__m512bh)_mm512_loadu_si512(at + 64);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
@@ -91,7 +102,7 @@ INLINE void pair_tiles(const Matrix& m, int64_t t, const Activations& in, int64_
 template <int R, typename Done>
 INLINE void pair_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
     int64_t t = tiles.begin;
-    if constexpr (R <= FEW) for (; t + 2 <= tiles.end; t += 2) pair_tiles<2, R>(m, t, in, row, done);
+    if constexpr (R <= FEW) if (!in.alone) for (; t + 2 <= tiles.end; t += 2) pair_tiles<2, R>(m, t, in, row, done);
     for (; t < tiles.end; ++t) pair_tiles<1, R>(m, t, in, row, done);
 }
 
@@ -134,6 +145,7 @@ INLINE void finish_whole(const Matrix& m, int64_t t, const Activations& in, int6
 template <int T, int R, int P, typename Done>
 INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
     const int64_t next = tile_bytes(m.kind, m.inputs), steps = (m.inputs + 3) / 4;
+    const Leads lead = leads(in, R * P);
     const uint8_t* tile = m.data + t * next;
     const int8_t* x = in.whole + row * P * in.stride;
     vi sums[T][R * P][2] = {};
@@ -141,7 +153,7 @@ INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64
 #pragma GCC unroll 2
         for (int n = 0; n < T; ++n) {
             const uint8_t* at = tile + n * next;
-            ask(at);
+            ask(at, lead);
 #if defined(__AVX512VNNI__)
             const __m512i low = _mm512_loadu_si512(at), high = _mm512_loadu_si512(at + 64);
 #pragma GCC unroll 8
@@ -177,7 +189,7 @@ INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64
 template <int R, int P, typename Done>
 INLINE void whole_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
     int64_t t = tiles.begin;
-    if constexpr (R * P <= FEW) for (; t + 2 <= tiles.end; t += 2) whole_tiles<2, R, P>(m, t, in, row, done);
+    if constexpr (R * P <= FEW) if (!in.alone) for (; t + 2 <= tiles.end; t += 2) whole_tiles<2, R, P>(m, t, in, row, done);
     if constexpr (R * P <= ROWS) for (; t < tiles.end; ++t) whole_tiles<1, R, P>(m, t, in, row, done);
 }
 

@@ -117,8 +117,17 @@ template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<in
 template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
 
 INLINE wf select(wi mask, wf yes, wf no) { return (wf)((mask & (wi)yes) | (~mask & (wi)no)); }
+// a where it is larger (smaller), else b, so b where one of them is NaN.
+#if defined(__AVX512F__)
+INLINE wf larger(wf a, wf b) { return (wf)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE wf smaller(wf a, wf b) { return (wf)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+INLINE wf larger(wf a, wf b) { return (wf)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE wf smaller(wf a, wf b) { return (wf)_mm256_min_ps((__m256)a, (__m256)b); }
+#else
 INLINE wf larger(wf a, wf b) { return select(a > b, a, b); }
 INLINE wf smaller(wf a, wf b) { return select(a < b, a, b); }
+#endif
 INLINE wf magnitude(wf a) { return (wf)((wi)a & 0x7fffffff); }
 
 // The nearest whole number, ties to even, for |x| < 2^22.
@@ -129,9 +138,12 @@ INLINE wf nearest(wf x) {
 
 // e^x to 2 units in the last place; exactly 0 below -87, so that a hidden key weighs nothing.
 INLINE wf exponential(wf x) {
+#if defined(__AVX512F__)
+    const __mmask16 low = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_LT_OQ);
+#else
     const wi low = x < -87.0f;
-    x = select(x > 88.0f, repeat(88.0f), x);
-    x = select(low, wf{}, x);
+#endif
+    x = larger(repeat(-87.0f), smaller(repeat(88.0f), x));  // a NaN stays
     const wf n = nearest(x * 1.44269504088896341f);
     wf r = fma(n, repeat(-0.693359375f), x);
     r = fma(n, repeat(2.12194440e-4f), r);
@@ -142,8 +154,12 @@ INLINE wf exponential(wf x) {
     p = fma(p, r, repeat(1.6666665459e-1f));
     p = fma(p, r, repeat(5.0000001201e-1f));
     p = fma(p, r * r, r) + 1.0f;
+#if defined(__AVX512F__)
+    return (wf)_mm512_maskz_scalef_ps((__mmask16)~low, (__m512)p, (__m512)n);
+#else
     const wi power = (__builtin_convertvector(n, wi) + 127) << 23;
     return select(low, wf{}, p * (wf)power);
+#endif
 }
 
 // a / b to 2 units in the last place, for |b| from 2^-120 to 2^127.
