@@ -27,7 +27,7 @@
 #include "pack.h"
 #include "team.h"
 
-#if defined(FORERUN_AVX2)
+#if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 #if defined(FORERUN_AMX)
