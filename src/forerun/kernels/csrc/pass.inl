@@ -28,7 +28,7 @@ namespace {
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int FLOAT_ROWS = REGISTERS < 32 ? 6 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
-constexpr int FEW = 4;              // rows of whole numbers up to which they do; tile registers from there on
+constexpr int FEW = 4;              // rows of numbers that are rounded, up to which vectors may take two tiles side by side; tile registers from there on
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them

@@ -1,6 +1,6 @@
 // Products of packed matrices and rows of activations. Included by pass.inl.
 
-// How far ahead vectors ask for weights, which come into the second cache, then into the first; 0: the processor is left alone.
+// Bytes ahead that vectors ask for weights, which come into the second cache, then into the first; 0: nothing is asked for.
 struct Leads {
     int64_t near = 512, far = 4096;
 };
