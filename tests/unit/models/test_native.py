@@ -1,6 +1,7 @@
 """Compiled passes: a row's bits are its own, whatever shares the pass; whole-number weights do what they say."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +158,24 @@ def test_a_node_of_a_tree_gets_the_bits_of_its_path_alone(models, data, family, 
     assert torch.equal(out.logits[node], alone[-1])
 
 
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_hidden_siblings_leave_no_trace_where_scores_lie_far_apart(kind, tmp_path):
+    folder = save(tmp_path, "llama")
+    weights = load_file(folder / "model.safetensors")
+    sharp = {name: weight * (3 if "q_proj" in name else 1) for name, weight in weights.items()}
+    save_file(sharp, folder / "model.safetensors", {"format": "pt"})
+    model = load_model(folder, kind[0], "cpu", 1, kind[1])
+    prompt, path = [7 * i % VOCAB for i in range(70)], list(range(8))
+    _, alone = feed(opened(model), [*prompt, *path])
+    for hidden in (1, 2, 7, 15):
+        runner = opened(model)
+        slot, _ = feed(runner, prompt)
+        parents = (*(-1 for _ in range(hidden + 1)), *range(hidden, hidden + len(path) - 1))
+        runner.cache.reserve(slot, len(parents))
+        work = Work(slot, (*range(40, 40 + hidden), *path), parents, logits=tuple(range(hidden, len(parents))))
+        assert torch.equal(runner.run([work])[0].logits, alone[-len(path) :])
+
+
 @pytest.mark.parametrize("family", SHAPES)
 @pytest.mark.parametrize("isa", ["avx512", "avx512vnni", "avxvnni", "avx2", "plain"])
 def test_every_instruction_set_computes_the_same_function_row_by_row(folders, models, monkeypatch, family, isa):
@@ -238,6 +257,20 @@ def test_int8_without_compiled_passes_is_refused(folders, monkeypatch):
     with pytest.raises(ConfigError, match=r"dtype 'int8' cannot run .*; use dtype='auto'"):
         load_model(folders["llama"], "int8")
     assert load_model(folders["llama"], "fastest").info.layout.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_which_thread_takes_which_piece(dtype, tmp_path):
+    folder = save(tmp_path, "llama", hidden_size=256, intermediate_size=1600, num_hidden_layers=1)
+    alone, shared = (opened(load_model(folder, dtype, threads=threads, kv_dtype="auto")) for threads in (1, 3))
+    for rows in (1, 3, 8, 19):
+        work = Work(alone.cache.open(())[0], tuple(range(1, 1 + rows)), logits=tuple(range(rows)))
+        want = alone.run([work])[0].logits
+        alone.cache.close(work.slot)
+        for _ in range(5):
+            slot = shared.cache.open(())[0]
+            assert torch.equal(shared.run([replace(work, slot=slot)])[0].logits, want)
+            shared.cache.close(slot)
 
 
 def test_small_models_run_on_one_thread():

@@ -284,29 +284,29 @@ void blend_some(const float* const* weights, int64_t many, const Held<T>& values
         constexpr int Q = queries.value;
         for (; k + Q <= many; k += Q)
 #if defined(__AVX512BF16__)
-            if constexpr (std::is_same_v<T, uint16_t>) blend_pairs<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
+            if constexpr (PAIRS<true, T>) blend_pairs<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
             else
 #endif
             blend<N, Q>(weights + k, values, k ? nullptr : soon, entries, begin, at, until, end, out + k, totals + k);
     };
-    if constexpr (REGISTERS == 32) several(Index<4>{}), several(Index<3>{});
+    if constexpr (PAIRS<true, T>) several(Index<6>{});
+    else if constexpr (REGISTERS == 32) several(Index<4>{});
+    if constexpr (REGISTERS == 32) several(Index<3>{});
     several(Index<2>{}), several(Index<1>{});
 }
 
 #if defined(__AVX512BF16__)
-// The same for bfloat16 and weights that are rounded to it, two entries at once: of a pair, which begins at `begin`, the
-// first is added before the second, as the instruction has it, and what is hidden adds nothing, so sums are those of the
-// entries one by one. Dimensions come by quarters of registers and go to their places at the end.
+// The same for bfloat16 and weights that are rounded to it, whose totals are known, two entries at once: of a pair, which
+// begins at `begin`, the first is added before the second, as the instruction has it, and what is hidden adds nothing, so
+// sums are those of the entries one by one. Dimensions come by quarters of registers and go to their places at the end.
 template <int N, int Q>
 void blend_pairs(const float* const* weights, const Held<uint16_t>& values, const Held<uint16_t>* soon, const int64_t* entries,
-                 int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
+                 int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, const float* totals) {
     constexpr int HALVES = (N + 1) / 2;  // registers of 32 numbers
     const __mmask32 last = N % 2 ? 0xffff : 0xffffffff;
-    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-    __m512 sums[Q][HALVES][2], total[Q];
-#pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q) {
-        total[q] = _mm512_set1_ps(at > begin ? totals[q] : 0.0f);
+    __m512 sums[Q][HALVES][2];
+#pragma GCC unroll 6
+    for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 4
         for (int i = 0; i < HALVES; ++i) {
             const __m512 low = at > begin ? _mm512_loadu_ps(out[q] + 32 * i) : _mm512_setzero_ps();
@@ -314,7 +314,6 @@ void blend_pairs(const float* const* weights, const Held<uint16_t>& values, cons
             sums[q][i][0] = _mm512_shuffle_f32x4(low, high, 0x88);
             sums[q][i][1] = _mm512_shuffle_f32x4(low, high, 0xdd);
         }
-    }
     for (int64_t j = at; j < until; j += 2) {
         const uint16_t *first = values.at(entries[j]), *second = values.at(entries[j + 1 < until ? j + 1 : j]);
         if (soon) {
@@ -329,24 +328,23 @@ void blend_pairs(const float* const* weights, const Held<uint16_t>& values, cons
             v[i][0] = _mm512_unpacklo_epi16(b, a);
             v[i][1] = _mm512_unpackhi_epi16(b, a);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int q = 0; q < Q; ++q) {
             const __m512bh w = (__m512bh)_mm512_set1_epi32(((const int32_t*)weights[q])[(j - begin) / 2]);
-            total[q] = _mm512_dpbf16_ps(total[q], w, ones);
 #pragma GCC unroll 4
             for (int i = 0; i < HALVES; ++i)
 #pragma GCC unroll 2
                 for (int k = 0; k < 2; ++k) sums[q][i][k] = _mm512_dpbf16_ps(sums[q][i][k], w, (__m512bh)v[i][k]);
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int q = 0; q < Q; ++q) {
-        totals[q] = _mm512_cvtss_f32(total[q]);
+        const __m512 total = _mm512_set1_ps(totals[q]);
 #pragma GCC unroll 4
         for (int i = 0; i < HALVES; ++i) {
             const __m512 a = _mm512_shuffle_f32x4(sums[q][i][0], sums[q][i][1], 0x44), b = _mm512_shuffle_f32x4(sums[q][i][0], sums[q][i][1], 0xee);
             __m512 low = _mm512_shuffle_f32x4(a, a, 0xd8), high = _mm512_shuffle_f32x4(b, b, 0xd8);
-            if (until == end) low = _mm512_div_ps(low, total[q]), high = _mm512_div_ps(high, total[q]);
+            if (until == end) low = _mm512_div_ps(low, total), high = _mm512_div_ps(high, total);
             _mm512_storeu_ps(out[q] + 32 * i, low);
             if (2 * i + 1 < N) _mm512_storeu_ps(out[q] + 32 * i + 16, high);
         }
@@ -450,12 +448,26 @@ std::pair<int64_t, int64_t> see_all(const Look& look, const Unit& u, std::vector
 }
 
 #if defined(__AVX512BF16__)
-// Rounded, the second of two before the first.
-INLINE void store_pairs(uint16_t* p, vf w) {
-    _mm256_storeu_si256((__m256i*)p, _mm256_rol_epi32((__m256i)_mm512_cvtneps_pbh((__m512)w), 16));
+// Scores -> weights 2^24 e^(score - top), rounded to bfloat16, of two entries the second before the first. Returns their
+// sum, which is made of whole numbers: neither the order of entries nor those of weight 0 leave a trace in it.
+float weigh_pairs(const float* scores, float top, int64_t count, uint16_t* out) {
+    constexpr int64_t SAFE = 16 * 64;  // entries whose sums fit into 32 bits
+    int64_t total = 0;
+    for (int64_t begin = 0; begin < count; begin += SAFE) {
+        __m512i sums = _mm512_setzero_si512();
+        for (int64_t j = begin; j < std::min(count, begin + SAFE); j += 16) {
+            const __m256i w = (__m256i)_mm512_cvtneps_pbh(rough_exponential((__m512)(load(scores + j) - top), 24));
+            sums = _mm512_add_epi32(sums, _mm512_cvtps_epi32((__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16)));
+            _mm256_storeu_si256((__m256i*)(out + j), _mm256_rol_epi32(w, 16));
+        }
+        alignas(64) uint32_t parts[16];
+        _mm512_store_si512(parts, sums);
+        for (const uint32_t part : parts) total += part;
+    }
+    return (float)total;
 }
 #else
-INLINE void store_pairs(uint16_t*, vf) {}
+float weigh_pairs(const float*, float, int64_t, uint16_t*) { return 0; }
 #endif
 
 template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
@@ -492,12 +504,14 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
     score_all<PAIRS<Even, T>>(queries.data(), many, keys, values, u.entries, from, to, scores.data());
     // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
     for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
-    for (int64_t i = 0; i < many; ++i)
-        for (int64_t j = from; j < to; j += 16) {
-            const vf w = exponential(load(scores[i] + j) - tops[i]);
-            if constexpr (PAIRS<Even, T>) store_pairs((uint16_t*)scores[i] + (j - from), w);
-            else store(scores[i] + j, w);
+    for (int64_t i = 0; i < many; ++i) {
+        if constexpr (PAIRS<Even, T>) {
+            const float total = weigh_pairs(scores[i] + from, tops[i], to - from, (uint16_t*)scores[i]);
+            for (int64_t part = 0; part < parts; ++part) totals[part * many + i] = total;
+        } else {
+            for (int64_t j = from; j < to; j += 16) store(scores[i] + j, exponential(load(scores[i] + j) - tops[i]));
         }
+    }
     if constexpr (!Even) {
         for (int64_t k = 0; k < many; ++k) blend_any(scores[k], values, u.entries, from, to, outs[k]);
         return;

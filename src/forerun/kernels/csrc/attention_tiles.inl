@@ -99,15 +99,6 @@ void hide(const Group& g, const std::vector<Sight>& sights, int64_t each, int64_
     }
 }
 
-// e^x to 1e-4, which is a twentieth of what rounding to bfloat16 leaves of it; exactly 0 for minus infinity.
-INLINE __m512 rough_exponential(__m512 x) {
-    const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), r = _mm512_reduce_ps(y, 0);
-    __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.05583828f), _mm512_set1_ps(0.24263948f));  // 2^r, |r| <= 1/2
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69313673f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.99992456f));
-    return _mm512_scalef_ps(p, _mm512_sub_ps(y, r));
-}
-
 // Scores -> weights, in place of which they are written as [16 queries][32 keys] bfloat16; adds to the totals.
 void weigh_group(float* scores, vf top, vf& total) {
     alignas(64) static constexpr uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

@@ -311,6 +311,13 @@ NB_MODULE(_native, m) {
         .def("row", [](const Packed& p, int64_t row, uintptr_t out) { p.row(row, (float*)out); })
         .def_prop_ro("nbytes", &Packed::bytes);
 
+    nb::class_<Deal>(m, "Deal")
+        .def(nb::init<int>())
+        .def("begin", &Deal::begin)
+        .def("take", [](Deal& d, int id, int64_t total, int64_t least, int64_t unit) {
+            const auto [begin, end] = d.take(id, total, least, unit);
+            return std::pair(begin, end);
+        }, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size);
 
     m.def("read", &read_once);

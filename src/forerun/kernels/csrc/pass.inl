@@ -32,6 +32,7 @@ constexpr int FEW = 4;              // rows of numbers that are rounded, up to w
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them
+constexpr int64_t CALL = 64 * 1024;   // bytes of tiles that are worth a call where threads share a matrix
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
@@ -247,9 +248,16 @@ private:
         for (int64_t i = s.begin; i < s.end; ++i) f(i);
     }
 
-    // This thread's part of m times the rows.
+    // This thread's part of m times the rows, whichever it comes to be.
     template <typename Done> void multiply(const Matrix& m, const Activations& in, int64_t count, Done done) {
-        product(m, in, count, share(m.tiles(), id, team.size()), ws.wide[id], done);
+        if (team.size() == 1) return product(m, in, count, {0, m.tiles()}, ws.wide[id], done);
+        const int64_t least = CALL / tile_bytes(m.kind, m.inputs);
+        team.deal().begin(id);
+        while (true) {
+            const auto [begin, end] = team.deal().take(id, m.tiles(), least, SIDE);
+            if (begin == end) return;
+            product(m, in, count, {begin, end}, ws.wide[id], done);
+        }
     }
 
     auto into_a() {

@@ -501,6 +501,7 @@ void short_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
 #include "products_tiles.inl"
 #else
 constexpr bool TILES = false;
+constexpr int64_t SIDE = 2;  // tiles side by side, at most
 #endif
 
 // This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.

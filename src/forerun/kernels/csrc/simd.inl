@@ -162,6 +162,17 @@ INLINE wf exponential(wf x) {
 #endif
 }
 
+#if defined(__AVX512BF16__)
+// 2^power e^x to 1e-4, which is a twentieth of what rounding to bfloat16 leaves of it; exactly 0 for minus infinity.
+INLINE __m512 rough_exponential(__m512 x, float power = 0) {
+    const __m512 y = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504088896341f), _mm512_set1_ps(power)), r = _mm512_reduce_ps(y, 0);
+    __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.05583828f), _mm512_set1_ps(0.24263948f));  // 2^r, |r| <= 1/2
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69313673f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.99992456f));
+    return _mm512_scalef_ps(p, _mm512_sub_ps(y, r));
+}
+#endif
+
 // a / b to 2 units in the last place, for |b| from 2^-120 to 2^127.
 INLINE wf quotient(wf a, wf b) {
 #if defined(__AVX512F__)

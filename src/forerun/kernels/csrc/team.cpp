@@ -6,7 +6,7 @@
 
 namespace forerun {
 
-Team::Team(int size) : size_(size < 1 ? 1 : size), owner_(getpid()) {
+Team::Team(int size) : size_(size < 1 ? 1 : size), deal_(size_), owner_(getpid()) {
     for (int id = 1; id < size_; ++id) threads_.emplace_back([this, id] { serve(id); });
 }
 

@@ -1,9 +1,11 @@
 // Threads that run passes together: they spin briefly between passes, then sleep; inside a pass they meet at barriers.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,6 +24,54 @@ inline void relax() {
 #endif
 }
 
+// Work that threads take in pieces, each first of its own share, then of what others have not come to: on a machine that
+// is shared, or whose memory favours a core, nobody waits for long. Who takes what is a matter of time, so a piece may
+// not depend on who does it.
+class Deal {
+public:
+    struct Piece {
+        int64_t begin, end;
+    };
+
+    explicit Deal(int size) : hands_(size) {}
+    Deal(const Deal&) = delete;
+    Deal& operator=(const Deal&) = delete;
+
+    // A new round, of which every thread takes until nothing is left; all meet before the next.
+    void begin(int id) { ++hands_[id].round; }
+
+    // Half of what is left of a share of [0, total), but `least` or more, in whole units where there are such; total is
+    // below 2^24. Empty where everything is taken.
+    Piece take(int id, int64_t total, int64_t least, int64_t unit) {
+        const int size = (int)hands_.size();
+        const uint64_t round = hands_[id].round;
+        for (int k = 0; k < size; ++k) {
+            const int whose = (id + k) % size;
+            std::atomic<uint64_t>& left = hands_[whose].left;
+            uint64_t seen = left.load();
+            while (true) {
+                Piece all{(int64_t)(seen >> 24 & LIMIT), (int64_t)(seen & LIMIT)};
+                if (seen >> 48 != round) all = {total * whose / size, total * (whose + 1) / size};  // nobody was here yet
+                const int64_t there = all.end - all.begin;
+                if (!there) break;
+                const int64_t many = std::min(there, (std::max({least, there / 2, int64_t{1}}) + unit - 1) / unit * unit);
+                const Piece piece = k ? Piece{all.end - many, all.end} : Piece{all.begin, all.begin + many};
+                (k ? all.end : all.begin) += k ? -many : many;
+                if (left.compare_exchange_weak(seen, round << 48 | (uint64_t)all.begin << 24 | (uint64_t)all.end)) return piece;
+            }
+        }
+        return {0, 0};
+    }
+
+private:
+    static constexpr uint64_t LIMIT = (1 << 24) - 1;
+    struct alignas(64) Hand {
+        std::atomic<uint64_t> left{0};  // a round in 16 bits, then begin and end of what nobody has taken in it
+        uint16_t round = 0;
+    };
+    std::vector<Hand> hands_;
+};
+
 class Team {
 public:
     explicit Team(int size);
@@ -30,6 +80,7 @@ public:
     Team& operator=(const Team&) = delete;
 
     int size() const { return size_; }
+    Deal& deal() { return deal_; }
     // Run `work(id)` on every thread, the caller being 0; one run at a time. Throws in a forked process, which has none
     // of the threads.
     void run(const std::function<void(int)>& work);
@@ -70,6 +121,7 @@ private:
     void rouse();
 
     const int size_;
+    Deal deal_;
     const int owner_;  // process
     const std::function<void(int)>* work_ = nullptr;
     alignas(64) std::atomic<int> arrived_{0};
