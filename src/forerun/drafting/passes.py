@@ -77,6 +77,11 @@ class Passes:
         """Seconds of the shortest among those with as many rows or more that were seen."""
         return next((seconds for size, seconds in reversed(self._bounds) if size >= rows), inf)
 
+    def warm(self, requests: int) -> bool:
+        """Whether passes without drafts of about as many were seen when they were no longer the first."""
+        pace = self.paces.get((requests.bit_length(), False))
+        return pace is not None and pace.seen > COLD
+
     def learn(self, rows: int, seconds: float, *, drafts: bool) -> None:
         """What a pass took; one that was held up says little."""
         size, before = (rows.bit_length(), drafts), self._factor(rows)

@@ -6,7 +6,7 @@ Does not: know what drafts cost.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -126,20 +126,24 @@ class Record:
     def learn(self, made: Made, accepted: int, step: int) -> None:
         """One draft, of which so many tokens were accepted."""
         self.drafts += 1
-        worth, there = [0.0] * made.asked, [0] * made.asked
-        for node in made.kept:
-            worth[node], there[node] = made.worth[node], 1
-        count = made.asked
-        older = [faded(step - news) for news in self.news[:count]]
-        self.asked[:count] = [share * n + 1 for share, n in zip(older, self.asked, strict=False)]
-        self.worth[:count] = [share * n + one for share, n, one in zip(older, self.worth, worth, strict=False)]
-        self.kept[:count] = [share * n + one for share, n, one in zip(older, self.kept, there, strict=False)]
-        self.news[:count] = [step] * count
-        self.expected += sum(worth) / made.luck
+        self._count(made.asked, {node: made.worth[node] for node in made.kept}, step)
+        self.expected += sum(made.worth[node] for node in made.kept) / made.luck
         self.accepted += accepted
         if self.expected > REMEMBERED_TOKENS:
             self.accepted *= REMEMBERED_TOKENS / self.expected
             self.expected = REMEMBERED_TOKENS
+
+    def saw(self, asked: int, verified: int, path: Collection[int], step: int) -> None:
+        """One draft of which nothing is known but which of its nodes were accepted."""
+        self._count(asked, {node: float(node in path) for node in range(verified)}, step)
+
+    def _count(self, asked: int, worth: Mapping[int, float], step: int) -> None:
+        """What the nodes that were verified are worth, of so many that were asked for."""
+        for node in range(asked):
+            share, self.news[node] = faded(step - self.news[node]), step
+            self.asked[node] = share * self.asked[node] + 1
+            self.worth[node] = share * self.worth[node] + worth.get(node, 0.0)
+            self.kept[node] = share * self.kept[node] + (node in worth)
 
     @property
     def luck(self) -> float:

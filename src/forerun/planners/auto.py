@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from forerun.drafting.passes import Passes
+from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
 from forerun.drafting.worth import Made, Record, Trusts
 from forerun.errors import ConfigError
@@ -30,8 +30,9 @@ FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason t
 PATIENCE = 16  # steps between trials of a request
 TRIED = 1  # nodes more, in a trial,
 ASKED = 4  # of so many requests, where nothing is drafted: more would cost more and say little more of each other
-BARE, RARE = 8, 256  # steps between two without drafts, at first and in the end,
-SURE = 1.3  # unless tokens per second are so many times what they would be without
+BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
+SURE = 1.3  # are thought to bring that much less than others,
+STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts: those are sure,
 START = 1.08  # and who starts to draft has to read what was written meanwhile
@@ -71,7 +72,8 @@ class AutoPlanner(Planner):
         self.vain = 0.0  # steps that drafts have lost
         self.later = 0.0  # the step from which the latest drafts' loss is a small share of the time
         self.price = 0.0  # steps that those of one step cost, as a rule
-        self.bare, self.pause = BARE, BARE  # the step of the next look at one without drafts; steps until another
+        self.bare, self.pause = BARE, BARE  # the step of the next look at some without drafts; steps until another
+        self.streak = 0  # of those, how many are to come
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
@@ -85,11 +87,14 @@ class AutoPlanner(Planner):
         if not any(self.shares[2]) and self.steps < self.again and len(batch) > FEWER * len(self.shares[0]):
             self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with about as many
             return [0] * len(batch)
-        bare = self.trusts.of and any(self.shares[2]) and self.steps >= self.bare and self.gain < SURE
-        if bare or not self.toll.idle:  # it must be known what a step takes without drafts
+        if self.trusts.of and any(self.shares[2]) and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
+            self.streak = self.streak or (STREAK if self.passes.warm(len(batch)) else COLD + 1)
+        if self.streak or not self.toll.idle:  # it must be known what a step takes without drafts
             self.close, self.made = True, {}
-            self.pause = min(2 * self.pause, RARE) if bare else BARE
-            self.bare = self.steps + self.pause
+            self.streak = max(self.streak - 1, 0)
+            if not self.streak:
+                self.pause = min(2 * self.pause, RARE) if self.trusts.of else BARE
+                self.bare = self.steps + self.pause
             return [0] * len(batch)
         same = self.shares[:2] == (ids, room)
         if same and not self.trusts.of:
@@ -218,13 +223,15 @@ class AutoPlanner(Planner):
         if not self.close:
             if any(self.shares[2]):
                 self.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
+                number = self.steps % len(turns)
+                self._glance(batch[number], drafts[number], turns[number])
             return
         settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if settled and not self.made:
             self.toll.rested(len(batch), spent.drafting + spent.around)
         if not self.trusts.of:
             return
-        if settled:
+        if settled and not (self.streak and self.passes.warm(len(batch))):
             self.passes.learn(spent.rows, spent.running, drafts=spent.rows > len(batch))
         made, accepted, first = list[Made](), 0, False
         for context, draft, turn in zip(batch, drafts, turns, strict=True):
@@ -237,10 +244,18 @@ class AutoPlanner(Planner):
         if made:
             self._account(len(batch), made, accepted, spent, settled=settled, first=first)
 
+    def _glance(self, context: Context, draft: Draft, turn: Turn) -> None:
+        """What became of one draft of a step that is not looked at closely; many that are, are a request's first."""
+        ids, _, shares = self.shares
+        path = _path(turn)
+        for record in (self.everybody, self.requests.of(context)):
+            record.saw(shares[ids.index(context.id)], len(draft), path, self.steps)
+        if self.floor:
+            self.trusts.learn(draft, path, self.steps)
+
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
-        pending = len(turn.keep) + 1 - len(turn.emissions)
-        path = {row - pending for row in turn.keep[pending:]}
+        path = _path(turn)
         for record in (self.everybody, own):
             record.learn(made, len(path), self.steps)
         self.trusts.learn(draft, path, self.steps)
@@ -274,6 +289,12 @@ class AutoPlanner(Planner):
         self.vain = max(self.vain + steps - tokens, -SAVED)
         if not self.solvent:
             self.again = self.steps
+
+
+def _path(turn: Turn) -> set[int]:
+    """The nodes that were accepted."""
+    pending = len(turn.keep) + 1 - len(turn.emissions)
+    return {row - pending for row in turn.keep[pending:]}
 
 
 def _likeliest(worth: Sequence[float], count: int) -> list[int]:

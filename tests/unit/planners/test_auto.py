@@ -1,6 +1,7 @@
 """The planner `auto` on made-up costs and outcomes: it finds what pays, gives up what does not, and tries again."""
 
 from dataclasses import replace
+from itertools import cycle
 from statistics import median
 
 import pytest
@@ -31,12 +32,12 @@ def planner(costs, most=8, lesson=0):
     return AutoPlanner(AutoPlanner.Options(most), Fixed(costs, lesson))
 
 
-def play(plan, rules, steps, drafting=0.01, room=100, *, verified=False, true=None):
+def play(plan, rules, steps, drafting=0.01, room=100, *, verified=False, true=None, begin=0):
     """Steps in which request i drafts as asked, and rules[i](nodes) of a chain are accepted; shares of every step,
     or what was verified of them. Passes take what the planner was told, or what is `true`.
     """
     true = true or plan.passes.costs
-    batch = [replace(CONTEXT, id=i) for i in range(len(rules))]
+    batch = [replace(CONTEXT, id=begin + i) for i in range(len(rules))]
     history = []
     for _ in range(steps):
         shares = plan.share(batch, room)
@@ -185,14 +186,14 @@ def test_most_steps_are_not_looked_at_closely_though_some_requests_get_nothing()
     plan.observe = lambda *told: (close.append(plan.close), observe(*told))
     history = play(plan, [always] * 2 + [never] * 6, 120, room=16)
     assert min(history[-2]) == 0 < max(history[-2])
-    assert sum(close[20:]) <= 80 / 5
+    assert sum(close[20:]) <= 80 / 4
 
 
 @pytest.mark.parametrize(("pass_s", "looked_at"), [(1e-4, False), (1.0, True)])
 def test_rows_that_cost_less_than_a_look_are_all_verified(pass_s, looked_at):
     plan = planner(Costs((1, 64), (pass_s, 10 * pass_s)))
     play(plan, [lambda nodes: min(nodes, 2)], 100, drafting=pass_s / 100)
-    plan.close, draft = False, Draft.chain([0] * 8)
+    plan.close, draft = False, replace(Draft.chain([0] * 8), confidence=(0.9, 0.9, *[0.01] * 6))
     assert (plan.cut([CONTEXT], [draft])[0] is not draft) == looked_at
 
 
@@ -208,11 +209,12 @@ def test_a_request_alone_is_drafted_for_until_the_first_drafts_are_past():
     history = play(plan, [always], 100)
     assert [one for (one,) in history[2:8]] == [1] * 6
     assert min(one for (one,) in history[20:] if one) >= 4
-    assert sum(one == 0 for (one,) in history[20:]) <= 2
+    assert sum(one == 0 for (one,) in history[20:]) <= 4
 
 
 def test_the_length_is_chosen_as_soon_as_the_first_drafts_are_past():
-    assert play(planner(FLAT), [always], 10) == [[0], *[[1]] * 7, [0], [8]]  # the first of the seven reads the prompt
+    # the first of the seven reads the prompt
+    assert play(planner(FLAT), [always], 13) == [[0], *[[1]] * 7, *[[0]] * 4, [8]]
 
 
 def test_who_guesses_well_gets_the_nodes():
@@ -226,7 +228,7 @@ def test_a_wrong_profile_is_found_out(told):
     """What passes take decides, with few rows and with more, not what they took when they were measured."""
     one = [lambda nodes: min(nodes, 1)] * 4
     dear = play(planner(told), one, 400, true=Costs((4, 5, 64), (1.0, 1.4, 25.0)))[100:]
-    assert sum(map(any, dear)) <= 300 / 8
+    assert sum(map(any, dear)) <= 300 / 7
     assert sum(map(any, play(planner(told), one, 600, true=Costs((1, 64), (1.0, 1.2)))[300:])) > 250
 
 
@@ -234,7 +236,29 @@ def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay_a_little():
     little = Costs((1, 2, 64), (1.0, 1.6, 100.0))
     history = play(planner(little), [lambda nodes: min(nodes, 1)], 600)
     assert 4 <= history[10:].count([0]) <= 24
-    assert [0] not in play(planner(FLAT), [always], 600)[10:]
+    assert play(planner(FLAT), [always], 600)[50:].count([0]) <= 6
+
+
+def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
+    """The first ten steps are slow."""
+    plan, slow = planner(Costs((1, 2, 64), (1.0, 1.6, 20.0))), iter([2.0] * 10)
+    observe = plan.observe
+    plan.observe = lambda batch, drafts, turns, spent: observe(
+        batch, drafts, turns, replace(spent, running=spent.running * next(slow, 1.0))
+    )
+    luck = cycle([0, 1])
+    play(plan, [lambda nodes: min(nodes, next(luck))], 400)
+    assert plan.passes.of(1) == pytest.approx(1.0, rel=0.25)
+
+
+def test_the_beginnings_of_texts_are_not_taken_for_the_rest():
+    """Short texts of which the beginning is easily guessed, and most of which is not."""
+    plan, late = planner(Costs((1, 64), (1.0, 12.0))), list[int]()
+    for number in range(12):
+        step = iter(range(100))
+        history = play(plan, [lambda nodes, step=step: nodes if next(step) < 8 else min(nodes, 1)], 60, begin=number)
+        late += [one for (one,) in history[20:]] if number > 3 else []
+    assert sum(late) / len(late) <= 2
 
 
 def test_it_comes_back_when_guesses_become_right():
