@@ -6,11 +6,10 @@ Does not: pad (`grid.py` does, for devices that want fixed shapes). A request wi
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import repeat
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from forerun import host
@@ -45,7 +44,7 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
         tokens += w.tokens
         positions += [past + d for d in depths]
         wanted += [start + i for i in w.logits]
-    hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
+    hidden = tuple(sorted({layer for w in work for layer in w.hidden})) if any(w.hidden for w in work) else ()
     return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan)
 
 
@@ -53,22 +52,30 @@ def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
     """One flat, ragged pass for all works."""
     flat = flatten(work, cache)
     every = len(flat.wanted) == len(flat.tokens)
-    rows = None if every else _sent(flat.wanted, device)
-    both = _sent([flat.tokens, flat.positions], device)
-    pairs = zip(flat.segments, flat.trees, strict=True)
-    segments = tuple(s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs)
-    return Pass(both[0], both[1], segments, rows, flat.hidden, flat.plan)
+    tokens, positions, rows = _sent([flat.tokens, flat.positions, [] if every else flat.wanted], device)
+    segments = flat.segments
+    if any(flat.trees):
+        pairs = zip(segments, flat.trees, strict=True)
+        segments = [s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs]
+    return Pass(tokens, positions, tuple(segments), None if every else rows, flat.hidden, flat.plan)
 
 
-def _sent(numbers: npt.ArrayLike, device: torch.device) -> torch.Tensor:
-    """As `torch.tensor`, which takes three times as long over a list."""
-    return torch.from_numpy(np.array(numbers, np.int64)).to(device)
+def _sent(lists: Sequence[list[int]], device: torch.device) -> list[torch.Tensor]:
+    """Lists of numbers as tensors, by one array, for each costs as much as a small model's row."""
+    numbers = np.array(list(chain.from_iterable(lists)), np.int64)
+    if device.type != "cpu":
+        return list(torch.from_numpy(numbers).to(device).split([len(part) for part in lists]))
+    ends = accumulate(map(len, lists))
+    return [torch.from_numpy(numbers[end - len(part) : end]) for part, end in zip(lists, ends, strict=True)]
 
 
 def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     """Each work's own rows of a flat output."""
     found = output.peaks or peaks(output.logits)
     best, peak, mass = found.best, found.peak, found.mass
+    if len(work) == 1 and not work[0].hidden:
+        answers = output.answers[0] if output.answers else None
+        return [Output(output.logits, tuple(best), tuple(peak), tuple(mass) if mass is not None else None, {}, answers)]
     outputs, row, token = [], 0, 0
     for w, answers in zip(work, output.answers or repeat(None)):  # noqa: B905 - the second has no end
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
