@@ -32,7 +32,6 @@ constexpr int FEW = 4;              // rows of numbers that are rounded, up to w
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them
-constexpr int64_t CALL = 64 * 1024;   // bytes of tiles that are worth a call where threads share a matrix
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.

@@ -504,6 +504,13 @@ constexpr bool TILES = false;
 constexpr int64_t SIDE = 2;  // tiles side by side, at most
 #endif
 
+// Bytes of tiles that are worth a call where threads share a matrix: all of a share where every call widens the rows.
+#if defined(__AVX2__) && !defined(DOTS)
+constexpr int64_t CALL = int64_t{1} << 40;
+#else
+constexpr int64_t CALL = 64 * 1024;
+#endif
+
 // This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.
 template <typename Done>
 void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
