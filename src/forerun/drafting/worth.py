@@ -111,7 +111,7 @@ class Record:
 
     most: int
     asked: list[float] = field(init=False)  # how often, lately
-    worth: list[float] = field(init=False)  # sums of the chance that it is accepted; 0 where it was not verified
+    worth: list[float] = field(init=False)  # sums of its chance, or of what became of it; 0 where it was not verified
     kept: list[float] = field(init=False)  # how often it was verified
     news: list[int] = field(init=False)  # the step of the latest
     expected: float = 2 * PRIOR  # tokens, if this request were like all

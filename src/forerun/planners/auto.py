@@ -2,12 +2,13 @@
 
 A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
 (drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
-what drafts add to it; so a step without is taken now and then, while drafts pay a little. How often a node is accepted
-if its parent is, is counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft that was made is
-cut to the nodes that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request,
-and of all, have been worth by that measure. Both times nodes are taken in falling order of their chances, as far as
-tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays is
-drafted and verified now and then, unless drafts have cost more than they brought by a share of all the time.
+what drafts add to it; so some steps without are taken now and then. How often a node is accepted if its parent is, is
+counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft that was made is cut to the nodes
+that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request, and of all, have
+been worth by that measure, or have brought in steps that are not looked at closely. Both times nodes are taken in
+falling order of their chances, as far as tokens per second rise: a knapsack of equal weights. What is never tried is
+never learnt, so a little more than pays is drafted and verified now and then, unless drafts have cost more than they
+brought by a share of all the time.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
 times differ.
 """

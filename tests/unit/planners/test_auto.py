@@ -236,7 +236,9 @@ def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay_a_little():
     little = Costs((1, 2, 64), (1.0, 1.6, 100.0))
     history = play(planner(little), [lambda nodes: min(nodes, 1)], 600)
     assert 4 <= history[10:].count([0]) <= 24
-    assert play(planner(FLAT), [always], 600)[50:].count([0]) <= 6
+    much = play(planner(FLAT), [always], 600)
+    assert [step for step, shares in enumerate(much) if shares == [0]][:5] == [0, 8, 9, 10, 11]
+    assert much[12:].count([0]) <= 6
 
 
 def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
