@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -419,6 +419,18 @@ class Pass:
     grid: Grid | None = None  # what rows write and see, instead of the segments
 
 
+class Flat(NamedTuple):
+    """All works of a pass as one list of rows, on the host."""
+
+    tokens: list[int]
+    positions: list[int]
+    wanted: list[int]  # rows whose logits are asked for
+    segments: list[Segment]  # without masks
+    trees: list[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
+    hidden: tuple[int, ...]
+    plan: LayerPlan | None
+
+
 @dataclass(frozen=True, slots=True)
 class PassOutput:
     """What a model returns for a Pass, still flat."""
@@ -653,8 +665,12 @@ class Runner(Protocol):
         ...
 
     @property
-    def follows(self) -> bool:
-        """Whether `follow` is there."""
+    def lends(self) -> bool:
+        """Whether logits are valid until the next pass only."""
+        ...
+
+    def follows(self, *, asks: bool) -> bool:
+        """Whether `follow` is there for works that ask for more than best tokens, or for those that do not."""
         ...
 
     def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:

@@ -171,7 +171,7 @@ def compiled_passes(model: NativeTransformer, order: Order) -> dict[int, costs.T
     prompt = tuple(range(order.context))
     first = pack([Work(slot, prompt, logits=())], cache, torch.device("cpu"))
     model.forward(first, cache)
-    cache.advance(first)
+    cache.advance(first.segments)
     cache.keep(slot, prompt, range(order.context))
     passes = {
         width: pack([Work(slot, tuple(range(width)), logits=tuple(range(width)))], cache, torch.device("cpu"))

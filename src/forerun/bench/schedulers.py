@@ -39,7 +39,6 @@ ROOM = 2048  # tokens of a step
 POOL = 12288  # tokens of the cache; less than the seats could use
 COPY = 1e-5  # seconds per token that is copied: 40 kB at 4 GB/s
 LINE, POOLS = 3000, (16384, 65536, 262144)  # requests and tokens, for evictions alone
-_NONE = torch.empty(0, dtype=torch.int64)
 FIRST, PACE = 1.0, 0.05  # objectives: seconds to the first token, and per token after it
 EVICTIONS = ("regions", *TRUST)
 CONVENTION = f"goodput: requests per second with their first token within {FIRST:g} s and {PACE * 1e3:g} ms per token"
@@ -271,7 +270,7 @@ def found(evict: str, pool: int, prompts: Sequence[tuple[int, ...]]) -> float:
         slot, old = cache.open(prompt)
         count = len(prompt) - old
         cache.reserve(slot, count)
-        cache.advance(Pass(_NONE, _NONE, (Segment(slot, 0, count, old, 0, None),), None))
+        cache.advance((Segment(slot, 0, count, old, 0, None),))
         cache.keep(slot, prompt[old:], range(count))
         cache.close(slot)
         held += old

@@ -86,8 +86,8 @@ class ContiguousCache(Cache):
         first, count = segment.slot * self.capacity, segment.past + segment.base + segment.count
         return self.rows.read(layer, lambda strip: strip.narrow(1, first, count))
 
-    def advance(self, work: Pass) -> None:
-        for s in work.segments:
+    def advance(self, segments: Sequence[Segment]) -> None:
+        for s in segments:
             self._unjudged[s.slot] = s.base + s.count
         self._placed = None
 

@@ -99,8 +99,8 @@ class Cache(ABC):
         """
 
     @abstractmethod
-    def advance(self, work: Pass) -> None:
-        """The pass is done: its rows are now unjudged tokens of their slots."""
+    def advance(self, segments: Sequence[Segment]) -> None:
+        """A pass over them is done, or begun: their rows are now unjudged tokens of their slots."""
 
     @abstractmethod
     def keep(self, slot: int, tokens: Sequence[int], path: Sequence[int]) -> None:

@@ -220,8 +220,8 @@ class PagedCache(Cache):
         found = strip[:, : self.rows.scratch].view(heads, -1, self._size * width).index_select(1, table)
         return found.view(heads, -1, width).narrow(1, 0, end)
 
-    def advance(self, work: Pass) -> None:
-        for segment in work.segments:
+    def advance(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
             self._open[segment.slot].unjudged = segment.base + segment.count
         self._placed = None
 

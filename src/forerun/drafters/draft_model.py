@@ -140,10 +140,11 @@ class DraftModelDrafter(Drafter):
         return reading
 
     def _blind(self, active: Sequence[_Reading]) -> bool:
-        """Whether chains can grow on the device: nothing that the host decides depends on a drafted token."""
-        if not (self.runner.follows and self.tree.blind):
-            return False
-        return all(reading.growth.newest.early for reading in active)
+        """Whether chains can grow in one go: nothing that the host decides depends on a drafted token."""
+        looks = [reading.growth.newest for reading in active]
+        asks = any(look.worthwhile or look.hidden for look in looks)
+        several = any(min(reading.growth.budget, self.depth) > 1 for reading in active)
+        return self.tree.blind and several and self.runner.follows(asks=asks) and all(look.early for look in looks)
 
     def _steps(self, active: list[_Reading], passes: list[list[_Reading]]) -> Iterator[list[Work]]:
         """Pass after pass of whole chains, of which the host learns at the end."""

@@ -7,26 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.types import Ints, LayerPlan, Output, Pass, PassOutput, Peaks, Segment, Work
-
-
-class Flat(NamedTuple):
-    """All works as one list of rows, on the host."""
-
-    tokens: list[int]
-    positions: list[int]
-    wanted: list[int]  # rows whose logits are asked for
-    segments: list[Segment]  # without masks
-    trees: list[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
-    hidden: tuple[int, ...]
-    plan: LayerPlan | None
+from forerun.types import Flat, Ints, Output, Pass, PassOutput, Peaks, Segment, Work
 
 
 def flatten(work: Sequence[Work], cache: Cache) -> Flat:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from forerun.caches.contract import Cache
-from forerun.engine.batch import Flat, branches
-from forerun.types import Grid, Ints, Pass, Segment
+from forerun.engine.batch import branches
+from forerun.types import Flat, Grid, Ints, Pass, Segment
 
 WIDE = 64  # rows; from here on sizes are multiples of it, below they are powers of two
 LEAST_CONTEXT = 256  # entries

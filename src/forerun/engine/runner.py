@@ -1,7 +1,7 @@
 """One forward pass of a model over its own cache, and its captured graphs; knows shapes, not methods."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.engine.batch import Flat, flatten, pack, peaks_of, summary, unpack
+from forerun.engine.batch import flatten, pack, peaks_of, summary, unpack
 from forerun.engine.grid import Chain, Inputs, Shape, Shaping, chains, shape_of
 from forerun.models.contract import Model
-from forerun.types import Output, Pass, PassOutput, Work
+from forerun.types import Flat, Output, Pass, PassOutput, Work
 
 GRAPHS = 64  # passes of as many shapes are kept; the one that was not used for longest goes
 CAPTURED = 256  # rows; larger passes are bound by arithmetic, and run as they are
@@ -45,26 +45,44 @@ class ModelRunner:
             return self.padded.finish([self.padded.start(work)])[0]
         batch = pack(work, self.cache, self.info.layout.device)
         output = self.model.forward(batch, self.cache)
-        self.cache.advance(batch)
+        self.cache.advance(batch.segments)
         return unpack(work, output)
 
     @property
-    def follows(self) -> bool:
-        """Whether passes can feed each other without the host."""
+    def lends(self) -> bool:
+        """Whether logits are valid until the next pass only."""
         return self.padded is not None
+
+    def follows(self, *, asks: bool) -> bool:
+        """Whether passes can feed each other without the host; `asks`: by more than their best tokens."""
+        return self.padded is not None or (self.model.follows and not asks)
 
     def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
         """Passes in a row, fetched together: from the second on, a work's one token is what its slot found before.
 
         What stands in `tokens` there does not matter; of all logits only the last pass's are whole. `steps` may keep
-        the cache's books between passes. Needs `follows`.
+        the cache's books between passes, as long as nothing moves. Needs `follows`.
         """
-        assert self.padded is not None  # noqa: S101 - callers ask `follows` first
+        if self.padded is None:
+            works: list[Sequence[Work]] = []
+            outputs = self.model.follow(self._flat(steps, works), self.cache)
+            return [unpack(work, output) for work, output in zip(works, outputs, strict=True)]
         begun: list[Begun] = []
         for work in steps:
             found = begun[-1].found() if begun else {}
             begun.append(self.padded.start(work, [found[w.slot] for w in work] if begun else None))
         return self.padded.finish(begun) if begun else []
+
+    def _flat(self, steps: Iterable[Sequence[Work]], works: list[Sequence[Work]]) -> Iterator[tuple[Flat, list[int]]]:
+        """Passes, and where each row's token is found; the cache is advanced behind each. Fills `works`."""
+        rows: dict[int, int] = {}  # slot -> its last wanted row of the pass before
+        for work in steps:
+            flat = flatten(work, self.cache)
+            yield flat, [rows[w.slot] for w in work] if works else []
+            works.append(work)
+            self.cache.advance(flat.segments)
+            ends = accumulate(len(w.logits) for w in work)
+            rows = {w.slot: end - 1 for w, end in zip(work, ends, strict=True)}
 
 
 class Begun(NamedTuple):
@@ -100,7 +118,7 @@ class PaddedPasses:
         found = chains(flat, self.cache, split=self.shaping.invariant)
         program = self._program(flat, shape_of(flat, found, self.shaping))
         output, facts = program.run(flat, found, torch.cat(list(tokens)) if tokens else None)
-        self.cache.advance(replace(program.work, segments=tuple(flat.segments)))
+        self.cache.advance(flat.segments)
         ends = accumulate(len(w.logits) for w in work)
         asked = [
             w.ask(output.logits[end - len(w.logits) : end]) if w.ask is not None else None

@@ -9,9 +9,7 @@ from typing import NamedTuple
 import torch
 
 from forerun.caches.contract import Cache
-from forerun.types import Pass, Segment
-
-_NONE = torch.empty(0, dtype=torch.int64)
+from forerun.types import Segment
 
 
 class Copy(NamedTuple):
@@ -39,7 +37,7 @@ def copy_in(cache: Cache, slot: int, copy: Copy) -> bool:
     places = _places(cache, segment)[held:]
     for strip, kept in zip(_strips(cache), copy.strips, strict=True):
         strip[:, places] = kept[:, held:].to(strip.device)
-    cache.advance(Pass(_NONE, _NONE, (segment,), None))
+    cache.advance((segment,))
     cache.keep(slot, rest, range(len(rest)))
     return True
 

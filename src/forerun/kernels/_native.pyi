@@ -105,6 +105,13 @@ class Session:
     ) -> tuple[
         list[int], list[float], list[float]
     ]: ...  # per row of logits: its best token, that one's logit, its mass
+    def follow(  # passes in a row, all layers each; what they have found, one after the other
+        self,
+        numbers: int,  # address of int64: tokens, positions and wanted rows of every pass
+        # where in these a pass begins; rows, segments, runs, logits and num_wanted as above; behind the first, in which
+        # row of the pass before each row's token is found
+        passes: list[tuple[int, int, list[int], list[tuple[int, int]], int, int, list[int]]],
+    ) -> tuple[list[int], list[float], list[float]]: ...
 
 def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together
 def xxh64(address: int, nbytes: int) -> int: ...  # the checksum of that name, seed 0

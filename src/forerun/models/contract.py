@@ -4,10 +4,11 @@ Tree masks, hidden states and partial depth are part of the call. A model holds 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from forerun.caches.contract import Cache
-from forerun.types import KVLayout, Pass, PassOutput
+from forerun.types import Flat, KVLayout, Pass, PassOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Model(ABC):
     """Logits and hidden states of a flat pass. The cache it is given was made for its layout."""
 
     info: ModelInfo
+    follows: bool = False  # whether it has `follow`
 
     @abstractmethod
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
@@ -38,6 +40,15 @@ class Model(ABC):
 
         Does not: advance the cache (the runner does), sample, or keep anything.
         """
+
+    def follow(self, steps: Iterable[tuple[Flat, Sequence[int]]], cache: Cache) -> list[PassOutput]:
+        """Chains in a row, through all layers: behind the first pass, a row's token is what one before it found.
+
+        Each pass comes with the rows, among those of the pass before whose logits are wanted, of which its tokens are
+        the best; what stands in `tokens` does not matter there. Of all logits only the last pass's are whole. `steps`
+        advances the cache, and is read to its end before anything runs.
+        """
+        raise NotImplementedError
 
     @property
     def lost(self) -> str:

@@ -5,8 +5,9 @@ the bit whatever else is in the pass. Does not: run families that norm all heads
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
-from forerun.types import Pass, PassOutput, Peaks
+from forerun.types import Flat, Pass, PassOutput, Peaks, Segment
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -68,7 +69,6 @@ class Block:
 
 
 Vector = np.ndarray | None
-Run = Callable[..., tuple[list[int], list[float], list[float]]]  # one pass: best tokens, their logits and masses
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +234,15 @@ class Packer:
 class NativeTransformer(Growing):
     """A decoder whose passes are compiled."""
 
+    follows = True
+
     def __init__(self, config: TransformerConfig, info: ModelInfo, decoder: Any, threads: int) -> None:  # noqa: ANN401
         self.config, self.info, self._threads = config, info, threads
         self.numel, self.widths = decoder.numel, tuple(decoder.widths)
         module: Any = native.load()
         self._native = module
         self._decoder, self._team = decoder, module.Team(threads or threads_for(info.weight_bytes))
-        self._sessions: WeakKeyDictionary[Cache, Run] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Cache, Any] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
         session = self._sessions.get(cache) or self._begin(cache)
@@ -249,11 +251,11 @@ class NativeTransformer(Growing):
         logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
         hidden = self._hidden(work, rows) if work.hidden else {}
         found = Peaks(
-            *session(
+            *session.run(
                 work.tokens.data_ptr(),
                 work.positions.data_ptr(),
                 rows,
-                *_segments(work, cache),
+                *_segments(work.segments, cache),
                 work.logits.data_ptr() if work.logits is not None else 0,
                 logits.data_ptr(),
                 logits.shape[0],
@@ -265,6 +267,25 @@ class NativeTransformer(Growing):
             return PassOutput(logits, {}, found)
         order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
         return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in work.hidden}, found)
+
+    def follow(self, steps: Iterable[tuple[Flat, Sequence[int]]], cache: Cache) -> list[PassOutput]:
+        session = self._sessions.get(cache) or self._begin(cache)
+        numbers, passes, ends = list[int](), [], [0]
+        logits = dict[int, torch.Tensor]()  # by their number, which is most often the same
+        for flat, sources in steps:
+            rows, count = len(flat.tokens), len(flat.wanted)
+            if count not in logits:
+                logits[count] = torch.empty(count, self.info.vocab_size)
+            where = len(numbers), rows, *_segments(flat.segments, cache)
+            passes.append((*where, logits[count].data_ptr(), count, list(sources)))
+            numbers += flat.tokens
+            numbers += flat.positions
+            numbers += flat.wanted
+            ends.append(ends[-1] + count)
+        held = np.array(numbers, np.int64)
+        best, peak, mass = session.follow(held.ctypes.data, passes)
+        parts = [slice(begin, end) for begin, end in pairwise(ends)]
+        return [PassOutput(logits[p.stop - p.start], {}, Peaks(best[p], peak[p], mass[p])) for p in parts]
 
     def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
@@ -291,22 +312,21 @@ class NativeTransformer(Growing):
         info = replace(info, weight_bytes=info.weight_bytes + nbytes)
         return NativeTransformer(config, info, decoder, self._threads)
 
-    def _begin(self, cache: Cache) -> Run:
+    def _begin(self, cache: Cache) -> Any:  # noqa: ANN401 - the module's own type
         rows = cache.rows
         layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
         strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
         kind = STORED[self.info.layout.stored]
         session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
-        self._sessions[cache] = session.run
-        run: Run = session.run
-        return run
+        self._sessions[cache] = session
+        return session
 
 
-def _segments(work: Pass, cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:
+def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:
     """Seven numbers for every segment, and the runs of cache rows that they point into."""
     table: list[int] = []
     runs: list[tuple[int, int]] = []
-    for s in work.segments:
+    for s in segments:
         held = cache.runs(s)
         mask = s.mask.data_ptr() if s.mask is not None else 0
         table += (s.start, s.count, s.past, s.base, mask, len(runs), len(held))

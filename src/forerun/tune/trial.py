@@ -48,8 +48,11 @@ class Counted:
         self.cache, self.info = runner.cache, runner.info
 
     @property
-    def follows(self) -> bool:
-        return self.runner.follows
+    def lends(self) -> bool:
+        return self.runner.lends
+
+    def follows(self, *, asks: bool) -> bool:
+        return self.runner.follows(asks=asks)
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         self._add(work)

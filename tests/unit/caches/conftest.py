@@ -108,7 +108,7 @@ class Desk:
                 expected = self.held[segment.slot].values + [node[2] for node in nodes[segment.slot]]
                 same(self.cache.read(layer, segment), self.rows(expected, layer))
         if finish:
-            self.cache.advance(plan)
+            self.cache.advance(plan.segments)
             for slot in drafts:
                 self.held[slot].nodes = nodes[slot]
         return True

@@ -172,7 +172,7 @@ def test_a_pass_is_measured_behind_a_short_and_a_long_context(monkeypatch):
             (one,) = work
             self.now += len(one.tokens) * (1 + 0.001 * self.cache.length(one.slot))
             batch = pack(work, self.cache, self.info.layout.device)
-            self.cache.advance(batch)
+            self.cache.advance(batch.segments)
 
     runner = Runner()
     monkeypatch.setattr(costs, "perf_counter", lambda: runner.now)

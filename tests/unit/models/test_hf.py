@@ -61,7 +61,7 @@ class Runner:
     def run(self, *works):
         work = pack(works, self.cache, CPU)
         out = self.model.forward(work, self.cache)
-        self.cache.advance(work)
+        self.cache.advance(work.segments)
         return unpack(works, out)
 
     def commit(self, slot, tokens):

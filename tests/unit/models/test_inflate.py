@@ -28,7 +28,7 @@ def run(model):
         out = model.forward(
             pack([Work(slot, tokens, logits=tuple(range(9)), hidden=(0, -1))], cache, torch.device("cpu")), cache
         )
-        cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")))
+        cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")).segments)
         cache.keep(slot, tokens, range(9))
     return out, cache
 

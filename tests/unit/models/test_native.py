@@ -22,7 +22,8 @@ from forerun.kernels import native
 from forerun.layers.kv_rows import encode
 from forerun.llm import LLM
 from forerun.models.load import load_model
-from forerun.models.native import threads_for
+from forerun.models.native import NativeTransformer, threads_for
+from forerun.testing import Ask, Toy
 from forerun.types import LayerPlan, Sampling, Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
@@ -273,6 +274,82 @@ def test_bits_do_not_depend_on_which_thread_takes_which_piece(dtype, tmp_path):
             shared.cache.close(slot)
 
 
+def chain_of(runner, prompts, depth):
+    """What greedy chains of some prompts find, one more level for each: by passes of their own or in a row."""
+    slots = [runner.cache.open(())[0] for _ in prompts]
+
+    def steps(found):
+        for level in range(depth + len(prompts) - 1):
+            works = []
+            for at, (slot, prompt) in enumerate(zip(slots, prompts, strict=True)):
+                if level >= depth + at:
+                    continue
+                runner.cache.reserve(slot, 1 if level else len(prompt))
+                if level:
+                    parents = tuple(range(-1, level - 1))
+                    works.append(Work(slot, (found.get(at, 0),), parents, level - 1, logits=(0,)))
+                else:
+                    works.append(Work(slot, prompt, logits=(0, len(prompt) - 1)))
+            yield works
+            if level == 0:
+                for slot, prompt in zip(slots, prompts, strict=True):
+                    runner.cache.keep(slot, prompt, range(len(prompt)))
+
+    return slots, steps
+
+
+@pytest.mark.parametrize("cache", [ContiguousCache, PagedCache])
+@pytest.mark.parametrize(("dtype", "kv"), [("auto", "auto"), ("int8", "int8")])
+@pytest.mark.parametrize("family", SHAPES)
+def test_passes_in_a_row_find_what_they_find_one_by_one(models, family, dtype, kv, cache):
+    prompts, depth = [(5, 9, 1), (7, 7, 30, 2, 4)], 6
+    single = opened(models[family, 1, dtype, kv], cache)
+    _, steps = chain_of(single, prompts, depth)
+    alone, found = [], {}
+    for works in steps(found):
+        alone.append(single.run(works))
+        found.update(enumerate([output.best[-1] for output in alone[-1]], len(prompts) - len(works)))
+    row = opened(models[family, 2, dtype, kv], cache)
+    assert row.follows(asks=False)
+    assert not row.follows(asks=True)
+    slots, steps = chain_of(row, prompts, depth)
+    together = row.follow(steps({}))
+    assert [[(o.best, o.peak, o.mass) for o in outputs] for outputs in together] == [
+        [(o.best, o.peak, o.mass) for o in outputs] for outputs in alone
+    ]
+    assert torch.equal(together[-1][0].logits, alone[-1][0].logits)
+    tokens = [outputs[-1].best[-1] for outputs in together[:-1]]
+    row.cache.keep(slots[1], tokens, range(len(tokens)))  # what was read on the way is in the cache
+    row.cache.reserve(slots[1], 1)
+    after = row.run([Work(slots[1], (together[-1][0].best[0],), logits=(0,))])[0].logits
+    fresh = opened(models[family, 1, dtype, kv])
+    _, rows = feed(fresh, (*prompts[1], *tokens, together[-1][0].best[0]))
+    assert torch.equal(after[0], rows[-1])
+
+
+def test_no_pass_in_a_row_finds_nothing(models):
+    assert opened(models["llama", 1, "auto", "auto"]).follow([]) == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_chain_drafted_in_one_go_is_the_one_drafted_by_levels(folders, models, monkeypatch, temperature):
+    def write():
+        rig = Toy(drafter=f"draft-model:model={folders['gemma2']},depth=5", model=models["llama", 1, "auto", "auto"])
+        built = rig.resized(max_requests=3, max_step_tokens=24, context_length=96, draft_timeout=300.0).build()
+        asks = [Ask((5 + n, 9, 1), Sampling(temperature=temperature, max_tokens=20, seed=n)) for n in range(5)]
+        said = [text.emissions for text in built.write(asks)]
+        assert built.engine.stats.draft_failures == 0
+        return said, [[e.stats.drafted for e in events if e.stats] for events in built.said.values()]
+
+    real, rows = NativeTransformer.follow, []
+    monkeypatch.setattr(NativeTransformer, "follow", lambda *given: rows.append(real(*given)) or rows[-1])
+    at_once = write()
+    assert bool(rows) == (temperature == 0), "what is drawn is drawn on the host"
+    assert all(len(passes) > 1 for passes in rows)
+    monkeypatch.setattr(NativeTransformer, "follows", False)
+    assert write() == at_once
+
+
 def test_small_models_run_on_one_thread():
     assert threads_for(1 << 20) == 1
     assert threads_for(1 << 30) >= 1
@@ -423,7 +500,7 @@ def test_many_equal_keys_of_large_values_do_not_overflow(tmp_path):
         cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, count + 1)
         runner, (slot, _) = ModelRunner(model, cache), cache.open(())
         tokens = (0,) * count
-        cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")))
+        cache.advance(pack([Work(slot, tokens)], cache, torch.device("cpu")).segments)
         cache.keep(slot, tokens, range(count))
         for layer in range(model.info.num_layers):
             cache.rows.key_scales[layer].zero_()

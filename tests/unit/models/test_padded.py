@@ -17,6 +17,7 @@ from forerun.errors import ConfigError
 from forerun.layers.whole import WholeLinear
 from forerun.models.load import load_model
 from forerun.testing import Ask, BushyDrafter, Toy
+from forerun.trees.chain import ChainTree
 from forerun.types import LayerPlan, Sampling, Work
 
 VOCAB, LENGTH = 96, 320
@@ -203,7 +204,7 @@ def test_a_chain_that_grows_on_the_device_is_the_one_that_grows_on_the_host(fold
     drafter = "draft-model:model={folder},depth=4"
     blind = rig(folders, models, "padded", drafter)
     texts = blind.write(asks)
-    monkeypatch.setattr(ModelRunner, "follows", False)
+    monkeypatch.setattr(ChainTree, "blind", False)
     seeing = rig(folders, models, "padded", drafter)
     assert [t.emissions for t in seeing.write(asks)] == [t.emissions for t in texts]
     stats = [[e.stats.drafted for events in r.said.values() for e in events if e.stats] for r in (blind, seeing)]

@@ -34,7 +34,7 @@ def greedy(model, tokens, guesses):
     while len(found) < end:
         work = pack([Work(slot, pending, logits=tuple(range(len(pending))))], cache, torch.device("cpu"))
         best = model.forward(work, cache).logits.argmax(-1).tolist()
-        cache.advance(work)
+        cache.advance(work.segments)
         cache.keep(slot, pending, range(len(pending)))
         found += best[-1:] if len(found) == len(tokens) else best
         pending = tuple(found[cache.length(slot) :]) if guesses is None else (found[-1], *guesses[len(found) :][:7])

@@ -27,7 +27,7 @@ def cache(model):
 def run(model, cache, *works):
     work = pack(works, cache, CPU)
     out = model.forward(work, cache)
-    cache.advance(work)
+    cache.advance(work.segments)
     return unpack(works, out)
 
 

@@ -83,7 +83,7 @@ class Engine:
         slot, _ = cache.open(())
         first = pack([Work(slot, tuple(context), logits=())], cache, torch.device("cpu"))
         model.forward(first, cache)
-        cache.advance(first)
+        cache.advance(first.segments)
         cache.keep(slot, context, range(len(context)))
         work = pack([Work(slot, tuple(rows), logits=tuple(range(count)))], cache, torch.device("cpu"))
         times = []

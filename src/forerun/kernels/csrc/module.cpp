@@ -211,17 +211,21 @@ struct Session {
         }
     }
 
-    // Returns the best token of every row of logits, its logit and the row's mass. Takes addresses of int64 instead of
-    // arrays, which cost a microsecond each to look into.
-    std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>> run(
-        uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments,
-        const std::vector<std::pair<int64_t, int64_t>>& parts, uintptr_t wanted, uintptr_t logits, int64_t num_wanted,
-        const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
-        std::vector<int64_t> best(num_wanted);
-        std::vector<float> peak(num_wanted), mass(num_wanted);
-        plan.best = best.data();
-        plan.peak = peak.data();
-        plan.mass = mass.data();
+    // What is found of rows of logits: the best token of each, its logit and the row's mass.
+    struct Found {
+        std::vector<int64_t> best;
+        std::vector<float> peak, mass;
+        explicit Found(int64_t rows) : best(rows), peak(rows), mass(rows) {}
+    };
+    using Finds = std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>>;
+    using Parts = std::vector<std::pair<int64_t, int64_t>>;
+
+    // A plan of all layers, whose rows from `first` on go to `found`.
+    void read(uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
+              uintptr_t wanted, uintptr_t logits, int64_t num_wanted, Found& found, int64_t first) {
+        plan.best = found.best.data() + first;
+        plan.peak = found.peak.data() + first;
+        plan.mass = found.mass.data() + first;
         plan.rows = rows;
         plan.tokens = (const int64_t*)tokens;
         plan.positions = (const int64_t*)positions;
@@ -241,17 +245,53 @@ struct Session {
             const int64_t* s = segments.data() + i;
             plan.segments.push_back({s[0], s[1], s[2], s[3], (const uint8_t*)s[4], runs.data() + s[5], s[6]});
         }
-        const int64_t count = layers ? (int64_t)layers->size() : (int64_t)decoder->net.layers.size();
+        const int count = (int)net.layers.size();
         plan.layers.resize(count);
-        for (int64_t i = 0; i < count; ++i) plan.layers[i] = layers ? (int)(*layers)[i] : (int)i;
+        for (int i = 0; i < count; ++i) plan.layers[i] = i;
         plan.hidden.assign(count, nullptr);
+    }
+
+    void pass() {
+        prepare();
+        team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+    }
+
+    // Takes addresses of int64 instead of arrays, which cost a microsecond each to look into.
+    Finds run(uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t wanted,
+              uintptr_t logits, int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers,
+              const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+        Found found(num_wanted);
+        read(tokens, positions, rows, segments, parts, wanted, logits, num_wanted, found, 0);
+        if (layers) plan.layers.assign(layers->begin(), layers->end());
+        plan.hidden.assign(plan.layers.size(), nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
         {
             nb::gil_scoped_release release;
-            prepare();
-            team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+            pass();
         }
-        return {std::move(best), std::move(peak), std::move(mass)};
+        return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
+    }
+
+    // Where a pass's numbers begin, its rows, segments, parts, logits and num_wanted; and behind the first, from which row
+    // of the pass before each row has its token.
+    using Step = std::tuple<int64_t, int64_t, std::vector<int64_t>, Parts, uintptr_t, int64_t, std::vector<int64_t>>;
+
+    // Passes in a row. `numbers`: tokens, positions and wanted rows of each.
+    Finds follow(uintptr_t numbers, const std::vector<Step>& steps) {
+        nb::gil_scoped_release release;
+        int64_t total = 0, first = 0;
+        for (const Step& step : steps) total += std::get<5>(step);
+        Found found(total);
+        const int64_t* before = nullptr;
+        for (const auto& [at, rows, segments, parts, logits, num_wanted, sources] : steps) {
+            int64_t* tokens = (int64_t*)numbers + at;
+            if (before) for (int64_t r = 0; r < rows; ++r) tokens[r] = before[sources[r]];
+            read((uintptr_t)tokens, (uintptr_t)(tokens + rows), rows, segments, parts, (uintptr_t)(tokens + 2 * rows), logits, num_wanted, found, first);
+            pass();
+            before = plan.best;
+            first += num_wanted;
+        }
+        return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
     }
 };
 
@@ -396,5 +436,6 @@ NB_MODULE(_native, m) {
                 s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
             }
         })
-        .def("run", &Session::run);
+        .def("run", &Session::run)
+        .def("follow", &Session::follow);
 }
