@@ -62,6 +62,18 @@ def test_a_round_that_another_began_is_not_an_old_one():
         assert deal.take(1, 2, 1, 1) == (0, 0)
 
 
+def test_who_does_not_take_part_for_some_rounds_has_a_share_again_later():
+    deal = opened(3)
+    for size in (1, 3, 2, 3):
+        deal.among(size)
+        for _ in range(3):
+            for who in range(size):
+                deal.begin(who)
+            pieces = taken(deal, [size - 1], 30)
+            assert covered(pieces) == list(range(30))
+            assert pieces[0][1] == 30 * (size - 1) // size  # where the last one's share begins
+
+
 def test_threads_at_once_take_everything_once():
     size, total, rounds = 4, 5000, 20
     deal, gate, pieces = opened(size), threading.Barrier(size), [[[] for _ in range(size)] for _ in range(rounds)]

@@ -1,8 +1,12 @@
 """Compiled passes: a row's bits are its own, whatever shares the pass; whole-number weights do what they say."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
+from threading import get_native_id
+from time import perf_counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -418,6 +422,36 @@ def test_threads_that_share_one_core_sleep_and_wake_at_every_meeting(models):
         for thread in threads:
             os.sched_setaffinity(thread, cores)
     assert all(torch.equal(logits, wanted) for logits in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_a_thread_that_another_program_holds_up_stays_away_and_comes_back(models):
+    model = models["llama", 2, "auto", "auto"]
+    runner, wanted = opened(model), feed(opened(model), [1, 2, 3])[1]
+    cores, threads = os.sched_getaffinity(0), [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    threads.remove(get_native_id())
+
+    def coming(count):
+        """Whether so many come in the end to passes that all find the same."""
+        end = perf_counter() + 60
+        while perf_counter() < end and model._team.coming != count:
+            slot, found = feed(runner, [1, 2, 3])
+            runner.cache.close(slot)
+            assert torch.equal(found, wanted)
+        return model._team.coming == count
+
+    assert coming(2)
+    other = Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\nwhile True: pass"])
+    try:
+        for thread in threads:
+            os.sched_setaffinity(thread, {min(cores)})
+        assert coming(1)
+    finally:
+        other.kill()
+        other.wait()
+        for thread in threads:
+            os.sched_setaffinity(thread, cores)
+    assert coming(2)
 
 
 def test_a_forked_process_is_told_to_load_its_own_model(models):

@@ -302,7 +302,7 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
     std::atomic<uint64_t> total{0};
     const auto began = std::chrono::steady_clock::now();
     team.run([&](int id) {
-        const int64_t count = bytes / 64, begin = count * id / team.size(), end = count * (id + 1) / team.size();
+        const int64_t count = bytes / 64, begin = count * id / team.coming(), end = count * (id + 1) / team.coming();
         uint64_t sums[8] = {};
         for (int64_t i = begin; i < end; ++i)
             for (int j = 0; j < 8; ++j) sums[j] += words[8 * i + j];
@@ -353,12 +353,14 @@ NB_MODULE(_native, m) {
 
     nb::class_<Deal>(m, "Deal")
         .def(nb::init<int>())
+        .def("among", &Deal::among)
         .def("begin", &Deal::begin)
         .def("take", [](Deal& d, int id, int64_t total, int64_t least, int64_t unit) {
             const auto [begin, end] = d.take(id, total, least, unit);
             return std::pair(begin, end);
         }, nb::call_guard<nb::gil_scoped_release>());
-    nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size);
+    nb::class_<Turnout>(m, "Turnout").def(nb::init<int>()).def_prop_ro("now", &Turnout::now).def("after", &Turnout::after);
+    nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size).def_prop_ro("coming", &Team::coming);
 
     m.def("read", &read_once);
 

@@ -243,13 +243,13 @@ private:
     }
 
     template <typename F> void mine(int64_t total, F&& f) {
-        const Share s = share(total, id, team.size());
+        const Share s = share(total, id, team.coming());
         for (int64_t i = s.begin; i < s.end; ++i) f(i);
     }
 
     // This thread's part of m times the rows, whichever it comes to be.
     template <typename Done> void multiply(const Matrix& m, const Activations& in, int64_t count, Done done) {
-        if (team.size() == 1) return product(m, in, count, {0, m.tiles()}, ws.wide[id], done);
+        if (team.coming() == 1) return product(m, in, count, {0, m.tiles()}, ws.wide[id], done);
         const int64_t least = CALL / tile_bytes(m.kind, m.inputs);
         team.deal().begin(id);
         while (true) {
@@ -361,7 +361,7 @@ private:
         auto steps_of = [&](const Segment& s) { return tiles ? (s.count + rows_of(s) - 1) / rows_of(s) : s.count; };
         int64_t total = 0, before = 0;  // keys that are looked at, by all steps and by those before
         for (const Segment& s : plan.segments) total += steps_of(s) * net.kv_heads * keys_of(s);
-        auto mine_at = [&](int64_t step, int64_t all) { return (2 * (before + step * all) + all) * team.size() / (2 * total) == id; };
+        auto mine_at = [&](int64_t step, int64_t all) { return (2 * (before + step * all) + all) * team.coming() / (2 * total) == id; };
         const int64_t* entries = ws.all.data();
         for (const Segment& s : plan.segments) {
             const int64_t all = keys_of(s), block = rows_of(s), steps = steps_of(s);

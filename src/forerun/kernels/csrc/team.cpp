@@ -6,7 +6,7 @@
 
 namespace forerun {
 
-Team::Team(int size) : size_(size < 1 ? 1 : size), deal_(size_), owner_(getpid()) {
+Team::Team(int size) : size_(size < 1 ? 1 : size), coming_(size_), deal_(size_), turnout_(size_), owner_(getpid()) {
     for (int id = 1; id < size_; ++id) threads_.emplace_back([this, id] { serve(id); });
 }
 
@@ -17,8 +17,8 @@ Team::~Team() {
         return;
     }
     stop_.store(true);
-    round_.fetch_add(1);
-    wake();
+    call_.fetch_add(1 << 16);
+    rouse(true);
     for (auto& thread : threads_) thread.join();
 }
 
@@ -27,23 +27,39 @@ void Team::run(const std::function<void(int)>& work) {
     if (size_ == 1) return work(0);
     if (getpid() != owner_)
         throw std::runtime_error("this model was loaded before the process forked, and its threads stayed behind; load it in the child.");
-    work_ = &work;
-    busy_.store(size_ - 1, std::memory_order_relaxed);
-    round_.fetch_add(1);
-    wake();
-    work(0);
-    wait([this] { return busy_.load() == 0; });
-    work_ = nullptr;
+    const int before = coming_;
+    coming_ = turnout_.now();
+    if (coming_ != before) deal_.among(coming_);
+    slept_.store(0, std::memory_order_relaxed);
+    if (coming_ == 1) {
+        work(0);
+    } else {
+        work_ = &work;
+        busy_.store(coming_ - 1, std::memory_order_relaxed);
+        call_.store(((call_.load() >> 16) + 1) << 16 | (uint64_t)coming_);
+        if (coming_ > before) rouse(true);
+        else wake();
+        work(0);
+        wait([this] { return busy_.load() == 0; });
+        work_ = nullptr;
+    }
+    const std::chrono::duration<double> at = std::chrono::steady_clock::now().time_since_epoch();
+    turnout_.after((double)slept_.load() * 1e-9 / std::max(1, coming_ - 1), at.count());
 }
 
 void Team::serve(int id) {
-    unsigned seen = 0;
+    uint64_t seen = 0;
     while (true) {
-        const auto called = [&] { return round_.load() != seen; };
+        const auto called = [&] { return call_.load() != seen; };
         for (int spins = 0; !called() && spins < PATIENCE; ++spins) relax();
         if (!called()) sleep(called, false);
-        seen = round_.load();
+        seen = call_.load();  // whom it names, the run waits for
         if (stop_.load()) return;
+        if ((int)(seen & COMING) <= id) {  // it sleeps where no bell of a run wakes it
+            std::unique_lock<std::mutex> lock(bed_->mutex);
+            bed_->door.wait(lock, [&] { return stop_.load() || (int)(call_.load() & COMING) > id; });
+            continue;
+        }
         (*work_)(id);
         if (busy_.fetch_sub(1) == 1) wake();
     }
@@ -52,6 +68,7 @@ void Team::serve(int id) {
 // In the kernel. Brief sleeps, those within a run, end now and then to look, and ring again for everybody: a wake-up that
 // the system loses costs a moment then, and not all requests for ever.
 void Team::sleep(const std::function<bool()>& done, bool brief) {
+    const auto since = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(bed_->mutex);
     sleepers_.fetch_add(1);
     while (!done()) {
@@ -59,11 +76,14 @@ void Team::sleep(const std::function<bool()>& done, bool brief) {
         else if (bed_->bell.wait_for(lock, LOOK) == std::cv_status::timeout) bed_->bell.notify_all();
     }
     sleepers_.fetch_sub(1);
+    if (!brief) return;
+    slept_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - since).count();
 }
 
-void Team::rouse() {
+void Team::rouse(bool everybody) {
     std::lock_guard<std::mutex> lock(bed_->mutex);  // a sleeper that has just looked is asleep when this is had
     bed_->bell.notify_all();
+    if (everybody) bed_->door.notify_all();
 }
 
 }  // namespace forerun

@@ -1,4 +1,5 @@
 // Threads that run passes together: they spin briefly between passes, then sleep; inside a pass they meet at barriers.
+// Where others need the cores, fewer come: a thread that waits for a core makes all wait.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +34,15 @@ public:
         int64_t begin, end;
     };
 
-    explicit Deal(int size) : hands_(size) {}
+    explicit Deal(int size) : hands_(size), size_(size) {}
     Deal(const Deal&) = delete;
     Deal& operator=(const Deal&) = delete;
+
+    // From the next round on, as many take part; nobody may be taking.
+    void among(int size) {
+        size_ = size;
+        for (Hand& hand : hands_) hand.round = hands_[0].round;
+    }
 
     // A new round, of which every thread takes until nothing is left; all meet before the next.
     void begin(int id) { ++hands_[id].round; }
@@ -43,15 +50,14 @@ public:
     // Half of what is left of a share of [0, total), but `least` or more, in whole units where there are such; total is
     // below 2^24. Empty where everything is taken.
     Piece take(int id, int64_t total, int64_t least, int64_t unit) {
-        const int size = (int)hands_.size();
         const uint64_t round = hands_[id].round;
-        for (int k = 0; k < size; ++k) {
-            const int whose = (id + k) % size;
+        for (int k = 0; k < size_; ++k) {
+            const int whose = (id + k) % size_;
             std::atomic<uint64_t>& left = hands_[whose].left;
             uint64_t seen = left.load();
             while (true) {
                 Piece all{(int64_t)(seen >> 24 & LIMIT), (int64_t)(seen & LIMIT)};
-                if (seen >> 48 != round) all = {total * whose / size, total * (whose + 1) / size};  // nobody was here yet
+                if (seen >> 48 != round) all = {total * whose / size_, total * (whose + 1) / size_};  // nobody was here yet
                 const int64_t there = all.end - all.begin;
                 if (!there) break;
                 const int64_t many = std::min(there, (std::max({least, there / 2, int64_t{1}}) + unit - 1) / unit * unit);
@@ -70,6 +76,34 @@ private:
         uint16_t round = 0;
     };
     std::vector<Hand> hands_;
+    int size_;
+};
+
+// How many threads of a team come to its next run. Where one was held up, fewer, for a multiple of the time that was lost;
+// then one more is tried. The multiple grows while trials fail, so that they cost little where others stay.
+class Turnout {
+public:
+    explicit Turnout(int size) : size_(size), now_(size) {}
+    int now() const { return now_; }
+
+    // A run has ended at a time, in which a thread slept for so long until another came; in seconds.
+    void after(double lost, double at) {
+        const int some = std::max(1, now_ / 8);
+        if (lost >= HELD_UP) {
+            times_ = at < until_ + pause_ ? std::min(2 * times_, TIMES) : 2;
+            pause_ = std::min(lost * times_, LONGEST);
+            until_ = at + pause_;
+            now_ = std::max(1, now_ - some);
+        } else if (now_ < size_ && at >= until_) {
+            now_ = std::min(size_, now_ + some);
+        }
+    }
+
+private:
+    static constexpr double HELD_UP = 1e-3;  // less is what it takes to wake up
+    static constexpr double TIMES = 32, LONGEST = 1;
+    int size_, now_;
+    double times_ = 2, pause_ = 0, until_ = 0;
 };
 
 class Team {
@@ -80,6 +114,7 @@ public:
     Team& operator=(const Team&) = delete;
 
     int size() const { return size_; }
+    int coming() const { return coming_; }  // of them, to a run
     Deal& deal() { return deal_; }
     // Run `work(id)` on every thread, the caller being 0; one run at a time. Throws in a forked process, which has none
     // of the threads.
@@ -87,9 +122,9 @@ public:
 
     // All threads of a run have come here.
     void meet() {
-        if (size_ == 1) return;
+        if (coming_ == 1) return;
         const int turn = turn_.load(std::memory_order_relaxed);
-        if (arrived_.fetch_add(1) + 1 == size_) {
+        if (arrived_.fetch_add(1) + 1 == coming_) {
             arrived_.store(0, std::memory_order_relaxed);
             turn_.fetch_add(1);
             wake();
@@ -100,6 +135,7 @@ public:
 
 private:
     static constexpr int PATIENCE = 4096;
+    static constexpr uint64_t COMING = 0xffff;
     static constexpr std::chrono::milliseconds LOOK{50};
     void serve(int id);
 
@@ -118,22 +154,25 @@ private:
     void wake() {
         if (sleepers_.load()) rouse();
     }
-    void rouse();
+    void rouse(bool everybody = false);
 
     const int size_;
+    int coming_;
     Deal deal_;
+    Turnout turnout_;
     const int owner_;  // process
     const std::function<void(int)>* work_ = nullptr;
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int> turn_{0};
-    alignas(64) std::atomic<unsigned> round_{0};
+    alignas(64) std::atomic<uint64_t> call_{0};  // a number for every run, then how many come, in 16 bits
     alignas(64) std::atomic<int> busy_{0};
     alignas(64) std::atomic<int> sleepers_{0};
     std::atomic<bool> stop_{false};
+    std::atomic<int64_t> slept_{0};  // nanoseconds that threads of this run waited in the kernel
     std::mutex one_;
     struct Bed {
         std::mutex mutex;
-        std::condition_variable bell;
+        std::condition_variable bell, door;  // for those who come to a run; for those who may come again
     };
     std::unique_ptr<Bed> bed_ = std::make_unique<Bed>();
     std::vector<std::thread> threads_;
