@@ -25,7 +25,7 @@ def absences(turnout, trials, start=100.0, lost=LATE):
     for _ in range(trials):
         turnout.after(lost, at)
         away, since = turnout.now, at
-        while turnout.now == away:
+        while turnout.now == away and at < since + 3:
             at += 1e-4
             turnout.after(0, at)
         found.append(at - since)
