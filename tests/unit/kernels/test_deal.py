@@ -74,6 +74,21 @@ def test_who_does_not_take_part_for_some_rounds_has_a_share_again_later():
             assert pieces[0][1] == 30 * (size - 1) // size  # where the last one's share begins
 
 
+def test_who_was_away_for_as_many_rounds_as_have_numbers_has_a_share_again():
+    deal = opened(2)
+    for who in range(2):
+        deal.begin(who)
+    assert covered(taken(deal, [1], 4)) == [0, 1, 2, 3]
+    deal.among(1)
+    for _ in range((1 << 16) - 1):
+        deal.begin(0)
+        assert deal.take(0, 4, 4, 1) == (0, 4)
+    deal.among(2)
+    for who in range(2):
+        deal.begin(who)
+    assert covered(taken(deal, [1], 4)) == [0, 1, 2, 3]
+
+
 def test_threads_at_once_take_everything_once():
     size, total, rounds = 4, 5000, 20
     deal, gate, pieces = opened(size), threading.Barrier(size), [[[] for _ in range(size)] for _ in range(rounds)]

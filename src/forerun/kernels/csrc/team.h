@@ -41,7 +41,10 @@ public:
     // From the next round on, as many take part; nobody may be taking.
     void among(int size) {
         size_ = size;
-        for (Hand& hand : hands_) hand.round = hands_[0].round;
+        for (Hand& hand : hands_) {
+            hand.round = hands_[0].round;
+            hand.left.store((uint64_t)hand.round << 48);  // rounds that it missed may have used up all numbers
+        }
     }
 
     // A new round, of which every thread takes until nothing is left; all meet before the next.
