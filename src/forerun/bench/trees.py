@@ -65,10 +65,15 @@ class Count:
 class Counted:
     """A drafter's runner that counts its passes."""
 
-    follows = False
-
     def __init__(self, runner: Any) -> None:  # noqa: ANN401 - a Runner
         self.runner, self.cache, self.info, self.passes = runner, runner.cache, runner.info, 0
+
+    @property
+    def lends(self) -> bool:
+        return bool(self.runner.lends)
+
+    def follows(self, *, asks: bool) -> bool:
+        return False
 
     def run(self, work: Sequence[Work]) -> list[Output]:
         self.passes += 1
