@@ -64,7 +64,8 @@ class Turnout:
     def __init__(self, size: int) -> None: ...
     @property
     def now(self) -> int: ...
-    def after(self, lost: float, at: float) -> None: ...  # seconds that threads waited for one; when the run ended
+    # seconds that threads waited for one in a run, that it took, and when it ended
+    def after(self, lost: float, took: float, at: float) -> None: ...
 
 # A dense decoder; passes do not change it.
 class Decoder:

@@ -239,7 +239,7 @@ struct Session {
                 throw std::out_of_range("row " + std::to_string(r) + " of a pass has token " + std::to_string(plan.tokens[r]) +
                                         " at position " + std::to_string(plan.positions[r]) + ", which this model does not have.");
         runs.clear();
-        for (const auto& [first, count] : parts) runs.push_back({first, count});
+        for (const auto& [begin, many] : parts) runs.push_back({begin, many});
         plan.segments.clear();
         for (size_t i = 0; i < segments.size(); i += 7) {
             const int64_t* s = segments.data() + i;

@@ -31,6 +31,7 @@ void Team::run(const std::function<void(int)>& work) {
     coming_ = turnout_.now();
     if (coming_ != before) deal_.among(coming_);
     slept_.store(0, std::memory_order_relaxed);
+    const auto began = std::chrono::steady_clock::now();
     if (coming_ == 1) {
         work(0);
     } else {
@@ -43,8 +44,9 @@ void Team::run(const std::function<void(int)>& work) {
         wait([this] { return busy_.load() == 0; });
         work_ = nullptr;
     }
-    const std::chrono::duration<double> at = std::chrono::steady_clock::now().time_since_epoch();
-    turnout_.after((double)slept_.load() * 1e-9 / std::max(1, coming_ - 1), at.count());
+    const auto ended = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> took = ended - began, at = ended.time_since_epoch();
+    turnout_.after((double)slept_.load() * 1e-9 / std::max(1, coming_ - 1), took.count(), at.count());
 }
 
 void Team::serve(int id) {

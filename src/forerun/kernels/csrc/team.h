@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -82,30 +83,42 @@ private:
     int size_;
 };
 
-// How many threads of a team come to its next run. Where one was held up, fewer, for a multiple of the time that was lost;
-// then one more is tried. The multiple grows while trials fail, so that they cost little where others stay.
+// How many threads of a team come to its next run: fewer where waiting for one costs more than doing without it, for a
+// multiple of the time that was lost; then one more is tried. The multiple grows while trials fail, so that they cost
+// little where others stay. All times in seconds.
 class Turnout {
 public:
     explicit Turnout(int size) : size_(size), now_(size) {}
     int now() const { return now_; }
 
-    // A run has ended at a time, in which a thread slept for so long until another came; in seconds.
-    void after(double lost, double at) {
+    // A run has ended: how long threads slept until another came, how long it took, and when that was.
+    void after(double lost, double took, double at) {
         const int some = std::max(1, now_ / 8);
-        if (lost >= HELD_UP) {
+        const double kept = std::exp(-took / MEMORY);
+        lost_ = lost_ * kept + lost;
+        worked_ = worked_ * kept + took - lost;
+        if (now_ > 1 && lost >= HELD_UP && lost_ * (now_ - 1) > worked_) {  // one less takes that much longer, at most
             times_ = at < until_ + pause_ ? std::min(2 * times_, TIMES) : 2;
-            pause_ = std::min(lost * times_, LONGEST);
+            pause_ = std::min(lost_ * times_, LONGEST);
             until_ = at + pause_;
-            now_ = std::max(1, now_ - some);
+            come(now_ - some);
         } else if (now_ < size_ && at >= until_) {
-            now_ = std::min(size_, now_ + some);
+            come(std::min(size_, now_ + some));
         }
     }
 
 private:
     static constexpr double HELD_UP = 1e-3;  // less is what it takes to wake up
-    static constexpr double TIMES = 32, LONGEST = 1;
+    static constexpr double MEMORY = 0.25, LONGEST = 1, TIMES = 32;
+
+    // Each number is judged by its own runs.
+    void come(int many) {
+        now_ = many;
+        lost_ = worked_ = 0;
+    }
+
     int size_, now_;
+    double lost_ = 0, worked_ = MEMORY;  // lately
     double times_ = 2, pause_ = 0, until_ = 0;
 };
 
