@@ -148,7 +148,8 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
         fits(f"tree {spelled!r}", tree)
         return tree
 
-    given = replace(setup, open_drafter=guarded, open_tree=shaped)
+    wide = choices.cache.member.facts.branches
+    given = replace(setup, open_drafter=guarded, open_tree=shaped, branches=wide)
     drafter = choices.drafter.member(choices.drafter.options, given)
     fits(f"drafter {choices.drafter.name!r}", drafter)
     guard = Guard(drafter, setup, stats, config.draft_timeout)

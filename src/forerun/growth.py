@@ -13,9 +13,10 @@ import numpy as np
 from forerun.look import Child, Drawn, Likeliest, Look, Origin
 from forerun.rng import Purpose
 from forerun.sampling import Path, Shaper
-from forerun.types import Context, Dist, Draft, Floats, Output
+from forerun.types import Context, Dist, Draft, Floats, Grown, Output
 
 ROOT = -1
+UNSOUND = "the drafter's logits are not finite; check its weights and dtype."
 Looks = Generator[Look, None, None]  # what a tree asks; closed early where there is no answer
 
 
@@ -83,8 +84,15 @@ class Growth:
         if self.error is None and all(map(isfinite, output.peak)):
             look.read(output)
         elif self.error is None:
-            self.error = "the drafter's logits are not finite; check its weights and dtype."
+            self.error = UNSOUND
             del self.parents[before:], self.children[before:]
+
+    def take(self, tree: Grown) -> None:
+        """What has grown elsewhere, in place of all looks."""
+        self.looks.close()
+        self.looking, self.parents, self.kept = False, tree.parents, tree.kept
+        self.children = [Child(token, None, c, c) for token, c in zip(tree.tokens, tree.chances, strict=True)]
+        self.error = self.error if tree.sound else UNSOUND
 
     def choose(self, weights: Sequence[float], depth: int, number: int) -> int:
         """Which of several things happens, by their weights; `number` tells such choices at one depth apart."""
@@ -144,7 +152,7 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.growth.kept = self.plant(sorted(self.best()))
+        self.growth.kept = self.plant(sorted(self.best())) if self.found else []
 
     def look(self, behind: Sequence[int], count: int) -> Likeliest:
         """Look for the likeliest tokens after candidates, or after the root."""

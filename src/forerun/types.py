@@ -4,6 +4,7 @@ Does not: hold anything that changes. Per-request state lives in `engine/request
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -431,6 +432,38 @@ class Flat(NamedTuple):
     plan: LayerPlan | None
 
 
+class Best(NamedTuple):
+    """The rule by which the best tree grows (2406.17276), for who grows it in one go."""
+
+    nodes: int  # of the draft, at most
+    levels: int  # passes, at most
+    gain: float  # the least number of expected tokens for which one more level is grown
+
+    @property
+    def beyond(self) -> int:
+        """How many nodes are looked behind, at most."""
+        return self.nodes * (self.levels - 1)
+
+
+class Grown(NamedTuple):
+    """A tree that has grown so."""
+
+    parents: list[int]  # of every node, -1: the root
+    tokens: list[int]
+    chances: list[float]  # of every node, after its parent
+    read: list[int]  # nodes that were looked behind, in the order in which the cache has them
+    kept: list[int]  # nodes of the draft, parents first
+    sound: bool  # whether all logits were finite; else growth ended there
+
+    @property
+    def passes(self) -> list[int]:
+        """How many nodes were looked behind in every pass after the first."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return list(Counter(depths[node] for node in self.read).values())
+
+
 @dataclass(frozen=True, slots=True)
 class PassOutput:
     """What a model returns for a Pass, still flat."""
@@ -677,6 +710,15 @@ class Runner(Protocol):
         """Passes in a row: from the second on, a work's one token is what its slot found before."""
         ...
 
+    @property
+    def branches(self) -> bool:
+        """Whether `follow_best` is there."""
+        ...
+
+    def follow_best(self, work: Sequence[Work], rules: Sequence["Best"]) -> list["Grown"] | None:
+        """Commit the works' tokens and grow the best tree below each; None, with nothing done, without room for it."""
+        ...
+
 
 class Spelling(Protocol):
     """A tokenizer as what its tokens write, as a drafter may use it."""
@@ -745,3 +787,4 @@ class Setup:
     companion: str | None = None  # folder of the drafter that the target's own folder names
     store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere
     monitors: Mapping[str, Monitor] = field(default_factory=dict)  # the caller's own, for constraints by name
+    branches: bool = True  # whether the target's cache holds trees

@@ -75,6 +75,10 @@ class Counted:
     def follows(self, *, asks: bool) -> bool:
         return False
 
+    @property
+    def branches(self) -> bool:
+        return False
+
     def run(self, work: Sequence[Work]) -> list[Output]:
         self.passes += 1
         found: list[Output] = self.runner.run(work)

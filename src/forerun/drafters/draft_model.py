@@ -1,4 +1,4 @@
-"""A second, smaller model guesses; a tree says in which shape, by default a chain of at most four tokens.
+"""A second, smaller model guesses; a tree says in which shape.
 
 What is drawn is drawn from the small model's own distribution q, shaped by the request's sampling (2211.17192 alg. 1,
 2302.01318 alg. 2).
@@ -15,7 +15,7 @@ from forerun.growth import ROOT, Growth
 from forerun.member import check_branching
 from forerun.reader import check_states, leave, second_model
 from forerun.trees.contract import Tree
-from forerun.types import Context, Draft, Facts, Need, Outcome, Setup, Work
+from forerun.types import Context, Draft, Facts, Grown, Need, Outcome, Setup, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -23,6 +23,7 @@ class _Reading:
     """What the small model reads of one draft: an entry of its cache per node that is looked behind."""
 
     slot: int
+    tree: Tree
     growth: Growth
     nodes: list[int] = field(default_factory=list)  # by entry
     entries: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})  # by node
@@ -39,6 +40,12 @@ class _Reading:
         tokens = tuple([growth.children[node].token for node in look.nodes])
         rows = tuple(range(len(look.nodes)))
         return Work(self.slot, tokens, tuple(self.parents), base, logits=rows, hidden=look.hidden, ask=ask)
+
+    def take(self, grown: Grown) -> None:
+        """What was read in one go."""
+        self.growth.take(grown)
+        self.nodes = grown.read
+        self.entries |= {node: entry for entry, node in enumerate(grown.read)}
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The entries along a path of tokens, as far as they were read."""
@@ -76,12 +83,14 @@ class DraftModelDrafter(Drafter):
     class Options:
         """`model`: a folder ("" takes the one that the target's folder names); `tree`: the shape, (level:width=3).
 
+        Without a tree tokens that are drawn are a chain, and those that are chosen the best tree (`opt-tree`) where the
+        small model is compiled and can grow that in one go, else a chain too.
         `depth`: levels of the tree, each a pass of the small model; 0: as many as the tree asks for. `dtype` is the
         small model's precision: rounding it changes what is guessed, never what comes out.
         """
 
         model: str = ""
-        tree: str = "chain"
+        tree: str = ""
         depth: int = 0
         dtype: str = "fastest"
         cache: str = "contiguous"
@@ -92,11 +101,12 @@ class DraftModelDrafter(Drafter):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.eos = options, setup.eos
-        self.tree: Tree = setup.open_tree(options.tree)
-        self.depth = options.depth or self.tree.levels
+        self.tree: Tree = setup.open_tree(options.tree or "chain")
         self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
         check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
         check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
+        wide = not options.tree and setup.branches and self.runner.cache.facts.branches and self.runner.branches
+        self.best: Tree | None = setup.open_tree("opt-tree") if wide else None  # of who chooses tokens
 
     @classmethod
     def toy(cls) -> Options:
@@ -127,7 +137,7 @@ class DraftModelDrafter(Drafter):
             for number, outputs in enumerate(self.runner.follow(self._steps(active, passes))):
                 for reading, output in zip(passes[number], outputs, strict=True):
                     reading.growth.answer(number, output)
-        else:
+        elif not (active and self._at_once(active)):
             self._by_level(active)
         return [reading.growth.draft("draft-model") for reading in readings]
 
@@ -135,16 +145,19 @@ class DraftModelDrafter(Drafter):
         """A new draft, in place of one that may never have been judged."""
         seat: _Seat = context.state
         self.runner.cache.keep(seat.slot, (), ())
-        growth = Growth(seat.recall.reminded(context), budget, self.depth, self.tree.grow, self.eos)
-        seat.reading = reading = _Reading(seat.slot, growth)
+        tree = self.best if self.best is not None and context.sampling.greedy else self.tree
+        depth = self.options.depth or tree.levels
+        growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos)
+        seat.reading = reading = _Reading(seat.slot, tree, growth)
         return reading
 
     def _blind(self, active: Sequence[_Reading]) -> bool:
         """Whether chains can grow in one go: nothing that the host decides depends on a drafted token."""
         looks = [reading.growth.newest for reading in active]
         asks = any(look.worthwhile or look.hidden for look in looks)
-        several = any(min(reading.growth.budget, self.depth) > 1 for reading in active)
-        return self.tree.blind and several and self.runner.follows(asks=asks) and all(look.early for look in looks)
+        several = any(min(reading.growth.budget, reading.growth.depth) > 1 for reading in active)
+        blind = all(reading.tree.blind for reading in active)
+        return blind and several and self.runner.follows(asks=asks) and all(look.early for look in looks)
 
     def _steps(self, active: list[_Reading], passes: list[list[_Reading]]) -> Iterator[list[Work]]:
         """Pass after pass of whole chains, of which the host learns at the end."""
@@ -153,6 +166,21 @@ class DraftModelDrafter(Drafter):
             yield [self._work(reading) for reading in active]
             for reading in active:
                 self._go_on(reading)
+
+    def _at_once(self, active: Sequence[_Reading]) -> bool:
+        """Grow the best trees without the host, where that is what all of them are, and there is room."""
+        growths = [reading.growth for reading in active]
+        rules = [rule for reading in active if (rule := reading.tree.best(reading.growth)) is not None]
+        if len(rules) < len(growths) or not self.runner.branches or max(rule.nodes for rule in rules) == 1:
+            return False
+        works = [self._work(reading) for reading in active]
+        if not all(growth.newest.early for growth in growths) or not all(work.tokens for work in works):
+            return False
+        grown = self.runner.follow_best(works, rules)
+        if grown is not None:
+            for reading, one in zip(active, grown, strict=True):
+                reading.take(one)
+        return grown is not None
 
     def _by_level(self, active: list[_Reading]) -> None:
         """Level after level, each from what the one before has found."""

@@ -14,7 +14,7 @@ from forerun.caches.contract import Cache
 from forerun.engine.batch import flatten, pack, peaks_of, summary, unpack
 from forerun.engine.grid import Chain, Inputs, Shape, Shaping, chains, shape_of
 from forerun.models.contract import Model
-from forerun.types import Flat, Output, Pass, PassOutput, Work
+from forerun.types import Best, Flat, Grown, Output, Pass, PassOutput, Segment, Work
 
 GRAPHS = 64  # passes of as many shapes are kept; the one that was not used for longest goes
 CAPTURED = 256  # rows; larger passes are bound by arithmetic, and run as they are
@@ -72,6 +72,31 @@ class ModelRunner:
             found = begun[-1].found() if begun else {}
             begun.append(self.padded.start(work, [found[w.slot] for w in work] if begun else None))
         return self.padded.finish(begun) if begun else []
+
+    @property
+    def branches(self) -> bool:
+        """Whether whole trees can grow without the host."""
+        return self.padded is None and self.model.follows
+
+    def follow_best(self, work: Sequence[Work], rules: Sequence[Best]) -> list[Grown] | None:
+        """Commit the tokens of works that want their last row, and grow the best tree below each (`opt-tree`).
+
+        The nodes that were read are unjudged afterwards. None, with nothing done, where a slot has no room for all that
+        its rule allows. Needs `branches`.
+        """
+        pairs = list(zip(work, rules, strict=True))
+        if not all(self.cache.reserve(w.slot, len(w.tokens) + rule.beyond) for w, rule in pairs):
+            return None
+        flat = flatten(work, self.cache)
+        self.cache.advance(flat.segments)
+        for w, rule in pairs:
+            self.cache.keep(w.slot, w.tokens, range(len(w.tokens)))
+            self.cache.reserve(w.slot, rule.beyond)  # `keep` gives back what nobody holds
+        grown = self.model.follow_best(flat, rules, self.cache)
+        lengths = [self.cache.length(w.slot) for w in work]
+        read = zip(work, grown, lengths, strict=True)
+        self.cache.advance([Segment(w.slot, 0, len(tree.read), length, 0, None) for w, tree, length in read])
+        return grown
 
     def _flat(self, steps: Iterable[Sequence[Work]], works: list[Sequence[Work]]) -> Iterator[tuple[Flat, list[int]]]:
         """Passes, and where each row's token is found; the cache is advanced behind each. Fills `works`."""

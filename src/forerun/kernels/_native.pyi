@@ -123,6 +123,14 @@ class Session:
         # row of the pass before each row's token is found
         passes: list[tuple[int, int, list[int], list[tuple[int, int]], int, int, list[int]]],
     ) -> tuple[list[int], list[float], list[float]]: ...
+    def grow(  # best trees, one below each segment
+        self,
+        numbers: int,  # address of int64: tokens, positions and wanted rows of the first pass, one row of each segment
+        rows: int,
+        segments: list[int],
+        runs: list[tuple[int, int]],  # with room for all that may be read behind the segments
+        rules: list[tuple[int, int, float]],  # as `types.Best` has them
+    ) -> list[tuple[list[int], list[int], list[float], list[int], list[int], bool]]: ...  # `types.Grown`
 
 def read(team: Team, address: int, nbytes: int) -> float: ...  # seconds to read a buffer once, all threads together
 def xxh64(address: int, nbytes: int) -> int: ...  # the checksum of that name, seed 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from forerun.caches.contract import Cache
-from forerun.types import Flat, KVLayout, Pass, PassOutput
+from forerun.types import Best, Flat, Grown, KVLayout, Pass, PassOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Model(ABC):
     """Logits and hidden states of a flat pass. The cache it is given was made for its layout."""
 
     info: ModelInfo
-    follows: bool = False  # whether it has `follow`
+    follows: bool = False  # whether it has `follow` and `follow_best`
 
     @abstractmethod
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
@@ -47,6 +47,14 @@ class Model(ABC):
         Each pass comes with the rows, among those of the pass before whose logits are wanted, of which its tokens are
         the best; what stands in `tokens` does not matter there. Of all logits only the last pass's are whole. `steps`
         advances the cache, and is read to its end before anything runs.
+        """
+        raise NotImplementedError
+
+    def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
+        """Read a pass that has no draft and wants the last row of each segment, and grow the best tree below each.
+
+        What the tree `opt-tree` grows, in as many passes. The cache has committed what the pass reads, and has room for
+        `beyond` more entries in each slot; it is not advanced.
         """
         raise NotImplementedError
 

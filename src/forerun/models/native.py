@@ -21,7 +21,7 @@ from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
-from forerun.types import Flat, Pass, PassOutput, Peaks, Segment
+from forerun.types import Best, Flat, Grown, Pass, PassOutput, Peaks, Segment
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -286,6 +286,17 @@ class NativeTransformer(Growing):
         best, peak, mass = session.follow(held.ctypes.data, passes)
         parts = [slice(begin, end) for begin, end in pairwise(ends)]
         return [PassOutput(logits[p.stop - p.start], {}, Peaks(best[p], peak[p], mass[p])) for p in parts]
+
+    def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
+        session = self._sessions.get(cache) or self._begin(cache)
+        table, runs = list[int](), list[tuple[int, int]]()
+        for s, rule in zip(flat.segments, rules, strict=True):
+            held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.count, 0, None))
+            table += (s.start, s.count, s.past, s.base, 0, len(runs), len(held))
+            runs += held
+        numbers = np.array([*flat.tokens, *flat.positions, *flat.wanted], np.int64)
+        grown = session.grow(numbers.ctypes.data, len(flat.tokens), table, runs, [tuple(rule) for rule in rules])
+        return [Grown(*one) for one in grown]
 
     def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""

@@ -21,7 +21,7 @@ from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth, Looks
 from forerun.look import Look, Traits
 from forerun.member import Member
-from forerun.types import Setup
+from forerun.types import Best, Setup
 
 Found = TypeVar("Found")
 
@@ -45,6 +45,10 @@ class Tree(Member):
         A look is answered when the generator goes on; it may not go on at all. A node is looked behind at most once.
         """
 
+    def best(self, growth: Growth) -> Best | None:
+        """The rule by which it grows, where that is the best tree's: then a model may do so in one go."""
+        return None
+
 
 class StoppingChain(Tree):
     """Lifts a rule that ends a chain early."""
@@ -66,8 +70,7 @@ class StoppingChain(Tree):
         for _ in range(min(growth.depth, growth.budget)):
             look = growth.drawn([node], 1, traits=self.traits, hidden=self.hidden)
             yield look
-            child = look.child(0)
-            if child is None:
+            if (child := look.child(0)) is None:
                 return
             node, reach = growth.plant(node, child), reach * child.chance
             traits += [look.traits(0)] if self.traits else []
@@ -121,8 +124,7 @@ class PlannedTree(Tree):
             for row, (parent, nodes) in enumerate(rows):
                 seen = set[int]()
                 for node in nodes:
-                    child = look.child(row, shape.ranks[node])
-                    if child is None:
+                    if (child := look.child(row, shape.ranks[node])) is None:
                         break
                     at = growth.plant(parent, child)
                     if child.token not in seen:

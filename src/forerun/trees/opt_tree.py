@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forerun.errors import ConfigError
 from forerun.growth import ROOT, Growth, Looks, Pool
 from forerun.trees.contract import Tree
-from forerun.types import Facts, Need, Setup
+from forerun.types import Best, Facts, Need, Setup
 
 
 class OptTree(Tree):
@@ -39,14 +39,17 @@ class OptTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
+    def best(self, growth: Growth) -> Best:
+        return Best(min(growth.budget, self.options.nodes or growth.budget), growth.depth, self.options.gain)
+
     def grow(self, growth: Growth) -> Looks:
-        nodes, behind, expected = min(growth.budget, self.options.nodes or growth.budget), [ROOT], 0.0
+        nodes, behind, expected = self.best(growth).nodes, [ROOT], 0.0
         with Pool(growth, nodes) as pool:
             for _ in range(growth.depth):
                 look = pool.look(behind, nodes)
                 yield look
                 fresh, before, best = pool.add(behind, look), expected, pool.best()
-                expected = float(pool.reach[best].sum())
+                expected = sum(pool.reach[best].tolist())
                 behind = pool.promising(candidate for candidate in best if candidate >= fresh)
                 if not behind or expected - before < self.options.gain:
                     return

@@ -34,7 +34,7 @@ def usual(planner: str | None, *, companion: bool) -> list[Setting]:
     """What is tried unasked, some of it only where the model's folder names a companion."""
     found = [(drafter, count) for drafter in COPIES for count in NODES]
     if companion:
-        found += [(f"draft-model:depth={depth}", depth) for depth in DEPTHS]
+        found += [(f"draft-model:tree=chain,depth={depth}", depth) for depth in DEPTHS]
         found += [(f"draft-model:{tree}", count) for tree, count in TREES]
     return _spelled(found, planner)
 

@@ -7,6 +7,7 @@ Does not: predict acceptance; steps and tokens are those of the run itself.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from statistics import median
 from time import perf_counter
 from typing import Any, cast
@@ -20,7 +21,7 @@ from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.models.contract import Model
 from forerun.tune.settings import Setting
-from forerun.types import Costs, Output, Runner, Sampling, Work
+from forerun.types import Best, Costs, Grown, Output, Runner, Sampling, Work
 
 Curve = Callable[[Model], Costs]
 
@@ -60,6 +61,21 @@ class Counted:
 
     def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
         return self.runner.follow(self._added(steps))
+
+    @property
+    def branches(self) -> bool:
+        return self.runner.branches
+
+    def follow_best(self, work: Sequence[Work], rules: Sequence[Best]) -> list[Grown] | None:
+        grown = self.runner.follow_best(work, rules)
+        if grown is None:
+            return None
+        lengths = [self.cache.length(w.slot) for w in work]
+        self.bill.add(self.costs, sum(len(w.tokens) for w in work), sum(lengths), len(work))
+        for rows in zip_longest(*(tree.passes for tree in grown), fillvalue=0):
+            context = sum(length for length, here in zip(lengths, rows, strict=True) if here)
+            self.bill.add(self.costs, sum(rows), context, sum(map(bool, rows)))
+        return grown
 
     def _added(self, steps: Iterable[Sequence[Work]]) -> Iterator[Sequence[Work]]:
         for work in steps:

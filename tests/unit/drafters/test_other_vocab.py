@@ -63,7 +63,7 @@ def with_drafter(plain, spelled):
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=5, max_tokens=48, repetition_penalty=1.1, top_k=30)])
 def test_other_ids_for_the_same_tokens_change_nothing(plain, shuffled, method, sampling):
     """Text, verdicts and steps are those of the draft model whose vocabulary is the target's."""
-    same = with_drafter(plain, "draft-model:depth=4,dtype=fp32")
+    same = with_drafter(plain, "draft-model:tree=chain,depth=4,dtype=fp32")
     other = with_drafter(plain, f"other-vocab:model={shuffled},method={method},depth=4,dtype=fp32")
     for prompt in PROMPTS.values():
         want, got = (llm.generate([prompt], sampling)[0] for llm in (same, other))

@@ -16,7 +16,6 @@ from forerun.llm import LLM
 from forerun.types import Sampling, Work
 
 _REPEATS = 5
-_AHEAD = 5  # guessed tokens of a step
 _ROOM = 1024  # tokens of one sequence
 
 
@@ -37,7 +36,7 @@ class Engine:
 
     def draft(self, path: str, variant: str) -> None:
         """A second engine over the same model, with a draft model of the same dtype."""
-        drafter = f"draft-model:model=({path}),depth={_AHEAD},dtype={variant}"
+        drafter = f"draft-model:model=({path}),dtype={variant}"
         self.drafted = LLM(self.llm.model, self.llm.tokenizer, drafter=drafter, **self.how)
 
     def decode(self, prompt: list[int], tokens: int) -> dict[str, float]:

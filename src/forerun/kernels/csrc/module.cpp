@@ -16,9 +16,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 
@@ -167,6 +169,67 @@ struct Decoder {
     }
 };
 
+// A draft that grows: candidates by the chance of their whole path, of which the likeliest are the best tree so far. What
+// growth.py's Pool and the tree `opt-tree` are together, step for step.
+struct Best {
+    static constexpr int64_t ROOT = -1;
+    struct Candidate {
+        int64_t above, token;
+        double chance, reach;
+        int64_t node = ROOT;  // none yet
+    };
+    int64_t size, levels;  // nodes of the draft, passes
+    double gain;           // the least number of expected tokens for which one more level is grown
+    std::vector<Candidate> found;
+    std::vector<int64_t> parents, tokens, depths;  // of nodes
+    std::vector<double> chances;
+    std::vector<int64_t> behind{ROOT}, read;  // candidates of the next pass; nodes of passes so far, in the cache's order
+    double expected = 0;
+    bool sound = true;
+
+    int64_t plant(int64_t candidate) {
+        if (candidate == ROOT) return ROOT;
+        if (found[candidate].node == ROOT) {
+            const int64_t parent = plant(found[candidate].above);
+            found[candidate].node = (int64_t)parents.size();
+            parents.push_back(parent);
+            tokens.push_back(found[candidate].token);
+            chances.push_back(found[candidate].chance);
+            depths.push_back(parent == ROOT ? 0 : depths[parent] + 1);
+        }
+        return found[candidate].node;
+    }
+
+    // The likeliest, best first, the earliest found where several are equal.
+    std::vector<int64_t> best() const {
+        std::vector<int64_t> order(found.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [this](int64_t a, int64_t b) { return found[a].reach > found[b].reach; });
+        order.resize(std::min<size_t>(order.size(), size));
+        while (!order.empty() && !(found[order.back()].reach > 0)) order.pop_back();
+        return order;
+    }
+
+    // A pass has found `count` tokens and chances behind each of `behind`; whether there is another.
+    void answer(const double* ranks, int64_t count) {
+        const int64_t fresh = (int64_t)found.size();
+        for (size_t r = 0; r < behind.size(); ++r, ranks += 2 * count + 1) {
+            const double above = behind[r] == ROOT ? 1.0 : found[behind[r]].reach;
+            for (int64_t i = 0; i < count; ++i) found.push_back({behind[r], (int64_t)ranks[i], ranks[count + i], above * ranks[count + i]});
+        }
+        const std::vector<int64_t> order = best();
+        const double before = expected, least = (int64_t)order.size() == size ? found[order.back()].reach : 0.0;
+        expected = 0;
+        behind.clear();
+        for (int64_t candidate : order) {
+            expected += found[candidate].reach;
+            if (candidate >= fresh && found[candidate].reach > least) behind.push_back(candidate);
+        }
+        if (expected - before < gain || !--levels) behind.clear();
+        for (int64_t candidate : behind) read.push_back(plant(candidate));
+    }
+};
+
 // Scratch memory and the layers' strips of one cache.
 struct Session {
     std::shared_ptr<Decoder> decoder;
@@ -205,8 +268,9 @@ struct Session {
         int64_t* at = ws.all.data();
         for (const Segment& s : plan.segments) {
             int64_t* first = at;
+            const int64_t* end = at + s.past + s.base + s.count;  // the runs may have room for more
             for (int64_t i = 0; i < s.num_runs; ++i)
-                for (int64_t j = 0; j < s.runs[i].count; ++j) *at++ = s.runs[i].first + j;
+                for (int64_t j = 0; j < s.runs[i].count && at < end; ++j) *at++ = s.runs[i].first + j;
             for (int64_t r = 0; r < s.count; ++r) ws.entry[s.start + r] = first[s.past + s.base + r];
         }
     }
@@ -293,6 +357,81 @@ struct Session {
         }
         return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
     }
+
+    // Of a tree: parents, tokens and chances of its nodes, those that were read, those of the draft, whether all was sound.
+    using Grown = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<int64_t>, std::vector<int64_t>, bool>;
+
+    // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
+    // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
+    std::vector<Grown> grow(uintptr_t numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
+                            const std::vector<std::tuple<int64_t, int64_t, double>>& rules) {
+        nb::gil_scoped_release release;
+        const int64_t vocab = decoder->net.vocab;
+        std::vector<Best> trees;
+        for (const auto& [size, levels, gain] : rules) trees.push_back({size, levels, gain});
+        std::vector<int64_t> held((int64_t*)numbers, (int64_t*)numbers + 2 * rows + (int64_t)rules.size()), table = segments, growing(rules.size());
+        std::iota(growing.begin(), growing.end(), 0);
+        std::vector<std::vector<uint8_t>> masks(rules.size());
+        int64_t wanted = (int64_t)rules.size();
+        while (true) {
+            if ((int64_t)scores.size() < wanted * vocab) scores.resize(wanted * vocab);
+            Found found(wanted);
+            read((uintptr_t)held.data(), (uintptr_t)(held.data() + rows), rows, table, parts, (uintptr_t)(held.data() + 2 * rows), (uintptr_t)scores.data(), wanted, found, 0);
+            pass();
+            int64_t row = 0;
+            for (int64_t at : growing) {
+                Best& tree = trees[at];
+                const int64_t many = (int64_t)tree.behind.size(), count = std::min(tree.size, vocab);
+                ranked.resize(many * (2 * count + 1));
+                for (int64_t r = 0; r < many; ++r, ++row) {
+                    tree.sound = tree.sound && std::isfinite(found.peak[row]);
+                    double* out = ranked.data() + r * (2 * count + 1);
+                    if (count == 1) {
+                        out[0] = (double)found.best[row];
+                        out[1] = 1.0 / (double)found.mass[row];
+                    } else if (tree.sound) {
+                        usable().front()->ranks(scores.data() + row * vocab, vocab, count, out);
+                    }
+                }
+                if (tree.sound) tree.answer(ranked.data(), count);
+                else tree.behind.clear();
+            }
+            // The next pass: nodes below what the first one read, after the nodes that passes before have read.
+            std::erase_if(growing, [&](int64_t at) { return trees[at].behind.empty(); });
+            if (growing.empty()) break;
+            std::vector<int64_t> tokens, positions;
+            table.clear();
+            for (int64_t at : growing) {
+                const Best& tree = trees[at];
+                const int64_t* s = segments.data() + 7 * at;
+                const int64_t past = s[1] + s[2], count = (int64_t)tree.behind.size(), all = (int64_t)tree.read.size();
+                masks[at].assign(count * all, 0);
+                for (int64_t r = 0; r < count; ++r) {
+                    const int64_t node = tree.read[all - count + r];
+                    for (int64_t seen = node; seen != Best::ROOT; seen = tree.parents[seen])
+                        masks[at][r * all + (std::find(tree.read.begin(), tree.read.end(), seen) - tree.read.begin())] = 1;
+                    tokens.push_back(tree.tokens[node]);
+                    positions.push_back(past + tree.depths[node]);
+                }
+                for (int64_t value : {(int64_t)tokens.size() - count, count, past, all - count, (int64_t)masks[at].data(), s[5], s[6]}) table.push_back(value);
+            }
+            rows = wanted = (int64_t)tokens.size();
+            held = tokens;
+            held.insert(held.end(), positions.begin(), positions.end());
+            for (int64_t r = 0; r < rows; ++r) held.push_back(r);
+        }
+        std::vector<Grown> out;
+        for (Best& tree : trees) {
+            std::vector<int64_t> kept = tree.best();
+            std::sort(kept.begin(), kept.end());
+            for (int64_t& one : kept) one = tree.plant(one);
+            out.emplace_back(std::move(tree.parents), std::move(tree.tokens), std::move(tree.chances), std::move(tree.read), std::move(kept), tree.sound);
+        }
+        return out;
+    }
+
+    std::vector<float> scores;   // of the passes of trees that grow [rows, vocab]
+    std::vector<double> ranked;  // and what is likeliest there
 };
 
 // Seconds in which a team reads a buffer once.
@@ -439,5 +578,6 @@ NB_MODULE(_native, m) {
             }
         })
         .def("run", &Session::run)
-        .def("follow", &Session::follow);
+        .def("follow", &Session::follow)
+        .def("grow", &Session::grow);
 }
