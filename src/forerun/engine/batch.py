@@ -106,13 +106,17 @@ def branches(parents: tuple[int, ...], base: int) -> tuple[Ints | None, tuple[in
     -1 is an entry that a row does not see; no table where the tree is a chain. Remembered, because static trees come
     back at every step.
     """
-    behind = np.full((len(parents),) * 2, -1, dtype=np.int64)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            behind[node] = np.where(behind[parent] >= 0, behind[parent] + 1, -1)
-        behind[node, node] = 0
-    depths = tuple(behind[base:].max(1).tolist())
-    return (None if parents == tuple(range(-1, len(parents) - 1)) else behind[base:]), depths
+    count = len(parents)
+    if parents == tuple(range(-1, count - 1)):
+        return None, tuple(range(base, count))
+    rows, depths = [[-1] * count for _ in range(base, count)], list[int]()
+    for node, row in enumerate(rows, base):
+        seen, distance = node, 0
+        while seen >= 0:
+            row[seen] = distance
+            seen, distance = parents[seen], distance + 1
+        depths.append(distance - 1)
+    return np.array(rows, np.int64), tuple(depths)
 
 
 @lru_cache(maxsize=1024)

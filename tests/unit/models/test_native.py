@@ -360,7 +360,9 @@ def test_a_chain_drafted_in_one_go_is_the_one_drafted_by_levels(folders, models,
 
 @pytest.fixture
 def drafts(folders, models, monkeypatch):
-    """What some requests write by drafts of a compiled model, every draft, and how many of these grew in one go."""
+    """What some requests write by drafts of a compiled model; every draft, those that grew in one go, failures, and
+    how many nodes were looked behind.
+    """
 
     def write(family, drafter, *, at_once, sampling, length=96, folder=None):
         monkeypatch.setattr(ModelRunner, "branches", at_once)
@@ -368,12 +370,14 @@ def drafts(folders, models, monkeypatch):
         rig = Toy(drafter=spelled, planner="fixed:nodes=8", model=models[family, 1, "auto", "auto"])
         built = rig.resized(max_requests=3, max_step_tokens=48, context_length=length, draft_timeout=300.0).build()
         inner, found, grown = built.engine.members.drafter.inner, [], []
-        propose, follow_best = inner.propose, inner.runner.follow_best
+        propose, follow_best, run, read = inner.propose, inner.runner.follow_best, inner.runner.run, []
         monkeypatch.setattr(inner, "propose", lambda *given: found.append(propose(*given)) or found[-1])
         monkeypatch.setattr(inner.runner, "follow_best", lambda *given: grown.append(follow_best(*given)) or grown[-1])
+        monkeypatch.setattr(inner.runner, "run", lambda work: read.extend(w for w in work if w.parents) or run(work))
         asks = [Ask((5 + n, 9, 1), replace(sampling, seed=n)) for n in range(5)]
         said = [text.emissions for text in built.write(asks)]
-        return said, found, grown, built.engine.stats.draft_failures
+        looked = sum(len(w.tokens) for w in read) + sum(len(tree.read) for trees in grown for tree in trees or ())
+        return said, found, grown, built.engine.stats.draft_failures, looked
 
     return write
 
@@ -385,16 +389,16 @@ GREEDY = Sampling(temperature=0.0, max_tokens=24)
 @pytest.mark.parametrize("family", SHAPES)
 def test_a_tree_grown_in_one_go_is_the_one_grown_by_levels(drafts, family, options):
     options = options or ",tree=(opt-tree:nodes=5,gain=0.02)"
-    said, found, grown, failures = drafts(family, options, at_once=True, sampling=GREEDY)
+    said, found, grown, failures, looked = drafts(family, options, at_once=True, sampling=GREEDY)
     assert any(len(trees) > 1 for trees in grown)
     assert not failures
     assert any(len(set(tree.parents)) < len(tree.parents) for trees in grown for tree in trees), "nothing branched"
-    assert (said, found, [], 0) == drafts(family, options, at_once=False, sampling=GREEDY)
+    assert (said, found, [], 0, looked) == drafts(family, options, at_once=False, sampling=GREEDY)
 
 
 def test_near_the_end_of_the_room_trees_grow_by_levels(drafts):
     asked = {"sampling": replace(GREEDY, max_tokens=60), "length": 64}
-    said, found, grown, _ = drafts("llama", ",tree=opt-tree,depth=12", at_once=True, **asked)
+    said, found, grown, *_ = drafts("llama", ",tree=opt-tree,depth=12", at_once=True, **asked)
     assert None in grown
     assert any(grown)
     assert (said, found) == drafts("llama", ",tree=opt-tree,depth=12", at_once=False, **asked)[:2]
@@ -402,17 +406,17 @@ def test_near_the_end_of_the_room_trees_grow_by_levels(drafts):
 
 @pytest.mark.parametrize("sampling", [replace(GREEDY, temperature=1.0), replace(GREEDY, repetition_penalty=1.3)])
 def test_what_is_drawn_or_bent_is_drafted_by_levels(drafts, sampling):
-    said, found, grown, _ = drafts("llama", ",tree=opt-tree", at_once=True, sampling=sampling)
+    said, found, grown, *_ = drafts("llama", ",tree=opt-tree", at_once=True, sampling=sampling)
     assert bool(grown) == (sampling.temperature == 1), "chosen tokens do not depend on the temperature"
     assert (said, found) == drafts("llama", ",tree=opt-tree", at_once=False, sampling=sampling)[:2]
 
 
 def test_unasked_what_is_chosen_is_a_tree_and_what_is_drawn_a_chain(drafts):
-    _, found, grown, _ = drafts("llama", "", at_once=True, sampling=GREEDY)
+    _, found, grown, *_ = drafts("llama", "", at_once=True, sampling=GREEDY)
     assert grown
     assert any(tuple(draft.parents) != tuple(range(-1, len(draft) - 1)) for batch in found for draft in batch)
     for sampling, at_once in ((replace(GREEDY, temperature=1.0), True), (GREEDY, False)):
-        _, found, grown, _ = drafts("llama", "", at_once=at_once, sampling=sampling)
+        _, found, grown, *_ = drafts("llama", "", at_once=at_once, sampling=sampling)
         assert not grown
         assert all(tuple(draft.parents) == tuple(range(-1, len(draft) - 1)) for batch in found for draft in batch)
         assert max(len(draft) for batch in found for draft in batch) == 4
@@ -425,12 +429,12 @@ def test_a_broken_row_ends_a_tree_and_costs_no_text(drafts, folders, tmp_path):
     shutil.copytree(folders["llama"], tmp_path / "broken")
     save_file(tensors, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
     broken = {"sampling": GREEDY, "folder": tmp_path / "broken"}
-    said, found, grown, failures = drafts("llama", ",tree=opt-tree", at_once=True, **broken)
+    said, found, grown, failures, looked = drafts("llama", ",tree=opt-tree", at_once=True, **broken)
     assert any(not tree.sound for trees in grown for tree in trees)
     assert failures
     sound, *_ = drafts("llama", ",tree=opt-tree", at_once=True, sampling=GREEDY)
     assert [[e.token for e in text] for text in said] == [[e.token for e in text] for text in sound]
-    assert (said, found, [], failures) == drafts("llama", ",tree=opt-tree", at_once=False, **broken)
+    assert (said, found, [], failures, looked) == drafts("llama", ",tree=opt-tree", at_once=False, **broken)
 
 
 def test_small_models_run_on_one_thread():
