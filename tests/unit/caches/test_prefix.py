@@ -41,7 +41,8 @@ def test_a_hit_gives_the_same_bits(plain, evict, drafter):
 
 def test_a_hit_costs_no_acceptance(plain):
     """A drafter with a second model reads the text that the target found: it guesses as well as it did without."""
-    llm = LLM(plain.model, plain.tokenizer, drafter="draft-model:tree=chain,depth=3", planner="fixed", cache=spelled("lru"))
+    drafts = {"drafter": "draft-model:tree=chain,depth=3", "planner": "fixed"}
+    llm = LLM(plain.model, plain.tokenizer, cache=spelled("lru"), **drafts)
     sampling = Sampling(temperature=0, max_tokens=40)
     missed, hit = (llm.generate(PROMPT, sampling)[0].stats for _ in range(2))
     assert hit.cached > 0

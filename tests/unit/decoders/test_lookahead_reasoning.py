@@ -115,7 +115,8 @@ def test_what_cannot_be_is_refused_with_a_remedy(decoder, sentence):
 
 
 def test_on_the_bundled_pair_steps_save_passes():
-    kept = {"drafter": "draft-model:tree=chain,depth=16", "planner": "fixed:nodes=16", "threads": 1, "context_length": 160}
+    drafter = "draft-model:tree=chain,depth=16"
+    kept = {"drafter": drafter, "planner": "fixed:nodes=16", "threads": 1, "context_length": 160}
     exact = LLM(**kept)
     loose = LLM(exact.model, exact.tokenizer, decoder="lookahead-reasoning:threshold=0.3", **kept)
     prompt, sampling = "Once upon a time there was a", Sampling(temperature=0, max_tokens=60)
