@@ -169,12 +169,12 @@ class DraftModelDrafter(Drafter):
 
     def _at_once(self, active: Sequence[_Reading]) -> bool:
         """Grow the best trees without the host, where that is what all of them are, and there is room."""
-        growths = [reading.growth for reading in active]
         rules = [rule for reading in active if (rule := reading.tree.best(reading.growth)) is not None]
-        if len(rules) < len(growths) or not self.runner.branches or max(rule.nodes for rule in rules) == 1:
+        best = len(rules) == len(active) and all(reading.growth.newest.early for reading in active)
+        if not best or not self.runner.branches or max(rule.nodes for rule in rules) == 1:
             return False
         works = [self._work(reading) for reading in active]
-        if not all(growth.newest.early for growth in growths) or not all(work.tokens for work in works):
+        if not all(work.tokens for work in works):  # somebody is asked twice in a step
             return False
         grown = self.runner.follow_best(works, rules)
         if grown is not None:

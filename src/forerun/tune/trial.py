@@ -67,14 +67,15 @@ class Counted:
         return self.runner.branches
 
     def follow_best(self, work: Sequence[Work], rules: Sequence[Best]) -> list[Grown] | None:
+        held = [self.cache.length(w.slot) for w in work]
         grown = self.runner.follow_best(work, rules)
         if grown is None:
             return None
-        lengths = [self.cache.length(w.slot) for w in work]
-        self.bill.add(self.costs, sum(len(w.tokens) for w in work), sum(lengths), len(work))
-        for rows in zip_longest(*(tree.passes for tree in grown), fillvalue=0):
-            context = sum(length for length, here in zip(lengths, rows, strict=True) if here)
+        passes = [(len(w.tokens), *tree.passes) for w, tree in zip(work, grown, strict=True)]
+        for rows in zip_longest(*passes, fillvalue=0):
+            context = sum(before for before, here in zip(held, rows, strict=True) if here)
             self.bill.add(self.costs, sum(rows), context, sum(map(bool, rows)))
+            held = [before + here for before, here in zip(held, rows, strict=True)]
         return grown
 
     def _added(self, steps: Iterable[Sequence[Work]]) -> Iterator[Sequence[Work]]:

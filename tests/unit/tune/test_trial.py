@@ -7,6 +7,7 @@ import pytest
 from forerun import LLM, Sampling
 from forerun.bench.workloads import Item
 from forerun.engine.runner import ModelRunner
+from forerun.kernels import native
 from forerun.tune import trial
 from forerun.tune.search import best, figures
 from forerun.tune.settings import PLAIN, Setting
@@ -112,6 +113,24 @@ def test_where_only_models_take_time_predictions_are_right(clock, plain, setting
     assert base.seconds == pytest.approx(base.expected)
     assert mine.seconds == pytest.approx(mine.expected)
     assert mine.predicted(base) == pytest.approx(mine.measured(base))
+
+
+@pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
+def test_a_tree_that_grows_in_one_go_costs_what_its_passes_do(monkeypatch):
+    model = LLM("reference", drafter="none", decoder="autoregressive", max_requests=2, threads=1, context_length=128)
+    items = [Item("a", number, (5 + number, 9, 30)) for number in range(2)]
+    setting, small = Setting("draft-model:tree=opt-tree", "fixed:nodes=6"), Costs((1, 9), (0.1, 0.9), (1.0, 1.0), 0)
+
+    def bills():
+        entrant = enter(setting, model, {"max_requests": 2, "context_length": 128}, CURVE, lambda _: small)
+        return run(entrant, items, replace(GREEDY, max_tokens=24)).drafting
+
+    at_once = bills()
+    monkeypatch.setattr(ModelRunner, "branches", False)
+    by_levels = bills()
+    assert at_once[0].passes > 10
+    assert [(one.passes, one.rows) for one in at_once] == [(one.passes, one.rows) for one in by_levels]
+    assert at_once[0].seconds == pytest.approx(by_levels[0].seconds)
 
 
 def test_what_no_model_takes_is_not_predicted(clock, plain):
