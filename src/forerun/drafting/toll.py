@@ -7,17 +7,35 @@ Does not: count the text that tokens become, which costs as much per token in ei
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from time import perf_counter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from forerun.drafting.worth import MEMORY
+
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
 
 HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
 COLD = 6  # drafts that take longer than later ones may, as nobody made one before: of these, only shorter ones count
 ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
+
+
+def own(method: Callable[Concatenate[Any, Asked], Answer]) -> Callable[Concatenate[Any, Asked], Answer]:
+    """A method whose seconds are added to its object's `own`: what a planner's looks take is not what drafts take."""
+
+    @wraps(method)
+    def counted(planner: Any, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Answer:  # noqa: ANN401 - any with `own`
+        began = perf_counter()
+        answer = method(planner, *args, **kwargs)
+        planner.own += perf_counter() - began
+        return answer
+
+    return counted
 
 
 @dataclass(eq=False)
@@ -89,13 +107,13 @@ class Toll:
         self.idle[size] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
 
     def drafted(self, requests: int, drafting: int, longest: int, seconds: float, around: float) -> float:
-        """What drafts added to a step in which some were `drafting`, as far as it is believed.
+        """What drafts added to a step of so many `seconds` in which some were `drafting`, as far as it is believed.
 
-        `around`: its seconds beside those that made the drafts; without drafts it would have taken no longer.
+        `around`: those of them that did not make the drafts; without drafts it would have taken no longer.
         """
         size = requests.bit_length()
         self.idle[size] = min(self.idle.get(size, around), around)
-        return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0))
+        return self.lines[drafting.bit_length()].learn(longest, max(seconds - self.idle[size], 0.0))
 
 
 def _nearest(known: Mapping[int, Any], requests: int) -> int:
