@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from forerun.drafting.worth import MEMORY
@@ -26,13 +25,13 @@ ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one l
 
 
 def own(method: Callable[Concatenate[Any, Asked], Answer]) -> Callable[Concatenate[Any, Asked], Answer]:
-    """A method whose seconds are added to its object's `own`: what a planner's looks take is not what drafts take."""
+    """A planner's method, whose seconds by its `clock` are added to its `own`: looks are not what drafts take."""
 
     @wraps(method)
-    def counted(planner: Any, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Answer:  # noqa: ANN401 - any with `own`
-        began = perf_counter()
+    def counted(planner: Any, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Answer:  # noqa: ANN401 - any with both
+        began = planner.clock()
         answer = method(planner, *args, **kwargs)
-        planner.own += perf_counter() - began
+        planner.own += planner.clock() - began
         return answer
 
     return counted

@@ -77,7 +77,7 @@ class AutoPlanner(Planner):
         self.streak = 0  # of those, how many are to come
         self.deepest = TRIED  # nodes of a request in a trial where nothing is drafted
         self.trial, self.left = NOBODY, 0  # the latest, and its steps that are left, this one included
-        self.own = 0.0  # seconds of its own, since the last pass
+        self.clock, self.own = setup.clock, 0.0  # seconds of its own, since the last pass
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting

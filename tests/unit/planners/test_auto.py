@@ -8,7 +8,6 @@ from statistics import median
 import pytest
 
 from forerun.drafters.token_recycling import TokenRecyclingDrafter
-from forerun.drafting import toll as tolls
 from forerun.drafting.debt import Debt
 from forerun.drafting.toll import Line, Toll
 from forerun.errors import ConfigError
@@ -25,7 +24,7 @@ CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
 
 class Fixed:
     def __init__(self, costs, lesson):
-        self.given, self.drafter = costs, Facts(lesson=lesson)
+        self.given, self.drafter, self.clock = costs, Facts(lesson=lesson), lambda: 0.0
 
     def costs(self):
         return self.given
@@ -302,10 +301,10 @@ def test_trials_are_long_where_little_is_missing(second, lucks, steps):
     assert {len(trial) for trial in drafted[1:-1]} == {steps}
 
 
-def test_the_planners_own_time_is_not_what_drafts_take(monkeypatch):
+def test_the_planners_own_time_is_not_what_drafts_take():
     """It looks closely at some steps only, and learns from these."""
-    monkeypatch.setattr(tolls, "perf_counter", counting(0.0, 0.5).__next__)
     plan = planner(FLAT)
+    plan.clock = counting(0.0, 0.5).__next__
     observe, around = plan.observe, chain([0.0], repeat(0.5))
     plan.observe = lambda batch, drafts, turns, spent: observe(
         batch,
