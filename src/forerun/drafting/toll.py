@@ -72,7 +72,11 @@ class Line:
 class Toll:
     """By how many requests there are: of a step without drafts, and what drafts of some requests add to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: int = 1) -> None:
+        self.apart, self.looks = (
+            apart,
+            [0.0, 0.0],
+        )  # of so many steps one is looked at closely; seconds of others and these
         self.idle = dict[int, float]()
         self.lines = defaultdict[int, Line](Line)
 
@@ -97,7 +101,18 @@ class Toll:
 
     def line(self, drafting: int) -> tuple[float, float]:
         """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any."""
-        return self.lines[_nearest(self.lines, drafting)].found() if self.lines else (0.0, 0.0)
+        if not self.lines:
+            return 0.0, 0.0
+        constant, each = self.lines[_nearest(self.lines, drafting)].found()
+        close = self.looks[True] / self.apart
+        return constant + close + (self.looks[False] or close), each
+
+    def looked(self, seconds: float, *, close: bool, drafts: bool) -> None:
+        """What the planner's own work took in a step, which counts where there were drafts."""
+        if not drafts:
+            return
+        before = self.looks[close] or seconds
+        self.looks[close] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
 
     def rested(self, requests: int, seconds: float) -> None:
         """A step without drafts."""

@@ -62,7 +62,7 @@ class AutoPlanner(Planner):
         self.options, self.passes = options, Passes(setup.costs)
         self.lesson = min(setup.drafter.lesson, options.most)
         self.least = max(self.lesson, 1)  # nodes of a draft
-        self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
+        self.everybody, self.toll, self.trusts = Record(options.most), Toll(APART), Trusts()
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
@@ -230,6 +230,7 @@ class AutoPlanner(Planner):
 
     @own
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        self.toll.looked(self.own, close=self.close, drafts=spent.rows > len(batch))
         beside, self.own = max(spent.drafting + spent.around - self.own, 0.0), 0.0
         if not self.close:
             if any(self.shares[2]):

@@ -314,7 +314,8 @@ def test_the_planners_own_time_is_not_what_drafts_take():
     )
     play(plan, [always], 100)
     assert plan.toll.without(1) == pytest.approx(0.0, abs=1e-6)
-    assert sum(plan.toll.line(1)) == pytest.approx(0.01, abs=0.01)
+    assert sum(plan.toll.lines[1].found()) == pytest.approx(0.01, abs=0.01)
+    assert sum(plan.toll.line(1)) == pytest.approx(0.01 + 1.5 / 8 + 1.5, abs=0.05)
 
 
 def test_a_new_request_among_many_is_looked_at_closely_once():
@@ -367,6 +368,18 @@ def test_what_drafts_add_is_told_from_what_every_step_takes():
     assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(3.5)
     toll.drafted(4, 3, 2, 4.5, 1.5)
     assert toll.without(4) == 1.5  # a step with drafts was done with all else in that time
+
+
+def test_looks_count_as_often_as_they_are_taken():
+    """One step in eight is looked at closely; where no other was seen yet, they are thought to take an eighth."""
+    found = Toll(8)
+    found.drafted(1, 1, 1, 1.0, 0.5)
+    before = found.line(1)[0]
+    found.looked(100.0, close=True, drafts=False)
+    found.looked(0.8, close=True, drafts=True)
+    assert found.line(1)[0] - before == pytest.approx(0.2)
+    found.looked(0.3, close=False, drafts=True)
+    assert found.line(1)[0] - before == pytest.approx(0.4)
 
 
 def test_at_least_one_node():
