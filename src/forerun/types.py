@@ -11,7 +11,6 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -789,4 +788,3 @@ class Setup:
     store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere
     monitors: Mapping[str, Monitor] = field(default_factory=dict)  # the caller's own, for constraints by name
     branches: bool = True  # whether the target's cache holds trees
-    clock: Callable[[], float] = perf_counter  # seconds; whoever tells times by a table has another

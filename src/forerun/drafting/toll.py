@@ -7,34 +7,17 @@ Does not: count the text that tokens become, which costs as much per token in ei
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from forerun.drafting.worth import MEMORY
-
-Asked = ParamSpec("Asked")
-Answer = TypeVar("Answer")
 
 HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
 COLD = 6  # drafts that take longer than later ones may, as nobody made one before: of these, only shorter ones count
 ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
-
-
-def own(method: Callable[Concatenate[Any, Asked], Answer]) -> Callable[Concatenate[Any, Asked], Answer]:
-    """A planner's method, whose seconds by its `clock` are added to its `own`: looks are not what drafts take."""
-
-    @wraps(method)
-    def counted(planner: Any, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Answer:  # noqa: ANN401 - any with both
-        began = planner.clock()
-        answer = method(planner, *args, **kwargs)
-        planner.own += planner.clock() - began
-        return answer
-
-    return counted
 
 
 @dataclass(eq=False)
@@ -72,11 +55,7 @@ class Line:
 class Toll:
     """By how many requests there are: of a step without drafts, and what drafts of some requests add to it."""
 
-    def __init__(self, apart: int = 1) -> None:
-        self.apart, self.looks = (
-            apart,
-            [0.0, 0.0],
-        )  # of so many steps one is looked at closely; seconds of others and these
+    def __init__(self) -> None:
         self.idle = dict[int, float]()
         self.lines = defaultdict[int, Line](Line)
 
@@ -101,18 +80,7 @@ class Toll:
 
     def line(self, drafting: int) -> tuple[float, float]:
         """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any."""
-        if not self.lines:
-            return 0.0, 0.0
-        constant, each = self.lines[_nearest(self.lines, drafting)].found()
-        close = self.looks[True] / self.apart
-        return constant + close + (self.looks[False] or close), each
-
-    def looked(self, seconds: float, *, close: bool, drafts: bool) -> None:
-        """What the planner's own work took in a step, which counts where there were drafts."""
-        if not drafts:
-            return
-        before = self.looks[close] or seconds
-        self.looks[close] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
+        return self.lines[_nearest(self.lines, drafting)].found() if self.lines else (0.0, 0.0)
 
     def rested(self, requests: int, seconds: float) -> None:
         """A step without drafts."""
@@ -121,13 +89,13 @@ class Toll:
         self.idle[size] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
 
     def drafted(self, requests: int, drafting: int, longest: int, seconds: float, around: float) -> float:
-        """What drafts added to a step of so many `seconds` in which some were `drafting`, as far as it is believed.
+        """What drafts added to a step in which some were `drafting`, as far as it is believed.
 
-        `around`: those of them that did not make the drafts; without drafts it would have taken no longer.
+        `around`: its seconds beside those that made the drafts; without drafts it would have taken no longer.
         """
         size = requests.bit_length()
         self.idle[size] = min(self.idle.get(size, around), around)
-        return self.lines[drafting.bit_length()].learn(longest, max(seconds - self.idle[size], 0.0))
+        return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0))
 
 
 def _nearest(known: Mapping[int, Any], requests: int) -> int:

@@ -1,14 +1,14 @@
 """As many nodes as bring the most tokens per second, by what passes cost and what became of earlier drafts.
 
 A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
-(drafting/passes.py). What a step takes beside its pass and the planner's own work is learnt as it goes
-(drafting/toll.py): without drafts, and what drafts add to it; so some steps without are taken now and then. How often a
-node is accepted if its parent is, is counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft
-that was made is cut to the nodes that pay, over all requests. How many nodes are worth drafting is what earlier drafts
-of the request, and of all, have been worth by that measure, or have brought in steps that are not looked at closely.
-Both times nodes are taken in falling order of their chances, as far as tokens per second rise: a knapsack of equal
-weights. What is never tried is never learnt, so a little more than pays is drafted and verified now and then, where
-nothing pays for some steps in a row, unless drafts have cost more than they brought by a share of all the time.
+(drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
+what drafts add to it; so some steps without are taken now and then. How often a node is accepted if its parent is, is
+counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft that was made is cut to the nodes
+that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request, and of all, have
+been worth by that measure, or have brought in steps that are not looked at closely. Both times nodes are taken in
+falling order of their chances, as far as tokens per second rise: a knapsack of equal weights. What is never tried is
+never learnt, so a little more than pays is drafted and verified now and then, unless drafts have cost more than they
+brought by a share of all the time.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
 times differ.
 """
@@ -18,28 +18,28 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from forerun.drafting.debt import Debt
 from forerun.drafting.passes import COLD, Passes
-from forerun.drafting.toll import Toll, own
-from forerun.drafting.worth import Made, Record, Trusts, path_of
+from forerun.drafting.toll import Toll
+from forerun.drafting.worth import Made, Record, Trusts
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes;
-GROWN = 32  # all drafts after which one will do
+YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes
 STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
 TRIED = 1  # nodes more, in a trial,
-ASKED = 4  # of so many requests, where nothing is drafted: more would cost more and say little more of each other;
-TRIAL = 4  # and in so many steps: the first draft has to read what was written meanwhile, and says little of others
+ASKED = 4  # of so many requests, where nothing is drafted: more would cost more and say little more of each other
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts: those are sure,
 START = 1.08  # and who starts to draft has to read what was written meanwhile
+VAIN, LOAN = 0.005, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
+HELD = 2.5  # at most, by one step: it may have been held up
+SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
 
@@ -61,8 +61,7 @@ class AutoPlanner(Planner):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.passes = options, Passes(setup.costs)
         self.lesson = min(setup.drafter.lesson, options.most)
-        self.least = max(self.lesson, 1)  # nodes of a draft
-        self.everybody, self.toll, self.trusts = Record(options.most), Toll(APART), Trusts()
+        self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
         self.made = dict[int, Made]()  # in the step that is under way
         self.trying = set[int]()  # requests, in this step
@@ -71,38 +70,28 @@ class AutoPlanner(Planner):
         self.rest = YOUNG  # steps between two decisions
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
-        self.debt = Debt()
+        self.vain = 0.0  # steps that drafts have lost
+        self.later = 0.0  # the step from which the latest drafts' loss is a small share of the time
         self.price = 0.0  # steps that those of one step cost, as a rule
         self.bare, self.pause = BARE, BARE  # the step of the next look at some without drafts; steps until another
         self.streak = 0  # of those, how many are to come
-        self.deepest = TRIED  # nodes of a request in a trial where nothing is drafted
-        self.trial, self.left = NOBODY, 0  # the latest, and its steps that are left, this one included
-        self.clock, self.own = setup.clock, 0.0  # seconds of its own, since the last pass
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
 
-    @own
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
         if not batch:
             return []
-        self.steps = self.debt.step = self.steps + 1
+        self.steps += 1
         ids = tuple([context.id for context in batch])
-        self.left = self.left - 1 if self.left and self.trial[:2] == (ids, room) and self.debt.solvent else 0
-        shares = self.trial[2] if self.left else self._shared(ids, batch, room)
-        if self.close:
-            self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
-        return list(shares)
-
-    def _shared(self, ids: tuple[int, ...], batch: Sequence[Context], room: int) -> list[int]:
         self.trying.clear()
         if not any(self.shares[2]) and self.steps < self.again and len(batch) > FEWER * len(self.shares[0]):
-            self.close = self.steps % APART == 0  # nothing paid a moment ago, with about as many
+            self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with about as many
             return [0] * len(batch)
         if self.trusts.of and any(self.shares[2]) and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
             self.streak = self.streak or (STREAK if self.passes.warm(len(batch)) else COLD + 1)
         if self.streak or not self.toll.idle:  # it must be known what a step takes without drafts
-            self.close = True
+            self.close, self.made = True, {}
             self.streak = max(self.streak - 1, 0)
             if not self.streak:
                 self.pause = min(2 * self.pause, RARE) if self.trusts.of else BARE
@@ -110,34 +99,42 @@ class AutoPlanner(Planner):
             return [0] * len(batch)
         same = self.shares[:2] == (ids, room)
         if same and not self.trusts.of:
-            return self.shares[2]  # nothing has come of it yet
+            return list(self.shares[2])  # nothing has come of it yet
         due = not same or self.steps >= self.again
         self.close = due or not self.toll.warm or self.steps < self.young or (self.again - self.steps) % APART == 0
         if not self.close:
-            return self.shares[2]
+            return list(self.shares[2])
         if due:
-            before, shares = self.shares[2], self._best(batch, room) if self.debt.solvent else [0] * len(batch)
+            before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
             self.shares, drafting = (ids, room, shares), any(shares)
             drafts = [self.requests.of(context).drafts for context, share in zip(batch, shares, strict=True) if share]
-            young = YOUNG if self.everybody.drafts < GROWN else 1
-            self.young = max(self.young, self.steps + young - (min(drafts) if any(before) else 0)) if drafts else 0
+            self.young = max(self.young, self.steps + YOUNG - (min(drafts) if any(before) else 0)) if drafts else 0
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
             self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
-        if self.trusts.of and self.debt.small:
+        if self.trusts.of and (self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)):
             shares = self._tried(batch, shares, room)
-            if not any(self.shares[2]) and any(shares):
-                self.trial, self.left = (ids, room, shares), TRIAL
-        return shares
+        self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
+        return list(shares)
+
+    @property
+    def least(self) -> int:
+        """Nodes of a draft."""
+        return max(self.lesson, 1)
+
+    @property
+    def solvent(self) -> bool:
+        """Whether drafts may go on as they are."""
+        return self.vain <= LOAN + VAIN * self.steps
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
-        asked, deep = (len(batch), TRIED) if any(shares) else (min(len(batch), ASKED), self.deepest)
-        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(asked * deep, self.least))
+        asked = len(batch) if any(shares) else min(len(batch), ASKED)
+        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(asked, self.least))
         for i, context in enumerate(batch):
             record = self.requests.of(context)
-            more = min(TRIED if shares[i] else max(deep, self.least), most - shares[i])
+            more = min(TRIED if shares[i] else self.least, most - shares[i])
             if self.steps >= record.tried + PATIENCE and 0 <= more <= left:
                 record.tried, shares, left = self.steps, [*shares[:i], shares[i] + more, *shares[i + 1 :]], left - more
                 self.trying.add(context.id)
@@ -159,7 +156,7 @@ class AutoPlanner(Planner):
         lines = [self.toll.line(requests) for requests in range(1, running + 1)]
         count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
         plain = tokens / (usual + self.passes.of(running))
-        best, nearest, deepest = (EDGE if any(self.shares[2]) else START) * plain, 0.0, 0
+        best = (EDGE if any(self.shares[2]) else START) * plain
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
             longest, drafting = max(longest, node + 1), drafting + (node == 0)
@@ -167,9 +164,6 @@ class AutoPlanner(Planner):
             rate = tokens / (usual + self.passes.between(running + rows) + constant + each * longest)
             if rate > best and node >= least - 1:
                 best, count = rate, number
-            if rate > nearest:
-                nearest, deepest = rate, longest
-        self.deepest = deepest + TRIED if least == 1 and running < ASKED else TRIED
         self.gain = best / plain if self.pause > BARE else 0.0
         shares = [0] * running
         for _, i, _, _ in offers[:count]:
@@ -178,7 +172,6 @@ class AutoPlanner(Planner):
 
     # between drafting and the pass
 
-    @own
     def cut(self, batch: Sequence[Context], drafts: Sequence[Draft]) -> Sequence[Draft]:
         """The nodes that pay, over all drafts; some more in a trial."""
         if not any(drafts):
@@ -188,9 +181,8 @@ class AutoPlanner(Planner):
         lucks = [self.requests.of(context).luck for context in batch]
         worths = [self._worth(draft, luck) for draft, luck in zip(drafts, lucks, strict=True)]
         taken = self._paying(worths)
-        tried = TRIED if any(self.shares[2]) else self.deepest
         for i, context in enumerate(batch):
-            least = max(self.lesson, tried if context.id in self.trying else 0)
+            least = max(self.lesson, TRIED if context.id in self.trying else 0)
             taken[i] = sorted(taken[i] if len(taken[i]) >= least else _likeliest(worths[i], least))
             self.made[context.id] = Made(self.made[context.id].asked, worths[i], taken[i], lucks[i])
         return [draft.only(nodes) for draft, nodes in zip(drafts, taken, strict=True)]
@@ -228,21 +220,16 @@ class AutoPlanner(Planner):
 
     # after the pass
 
-    @own
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        self.toll.looked(self.own, close=self.close, drafts=spent.rows > len(batch))
-        beside, self.own = max(spent.drafting + spent.around - self.own, 0.0), 0.0
         if not self.close:
             if any(self.shares[2]):
-                self.debt.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
-                if not self.debt.solvent:
-                    self.again = self.steps
+                self.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
                 number = self.steps % len(turns)
                 self._glance(batch[number], drafts[number], turns[number])
             return
         settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if settled and not self.made:
-            self.toll.rested(len(batch), beside)
+            self.toll.rested(len(batch), spent.drafting + spent.around)
         if not self.trusts.of:
             return
         if settled and not (self.streak and self.passes.warm(len(batch))):
@@ -256,12 +243,12 @@ class AutoPlanner(Planner):
                 first = first or record.drafts == 1  # a request's first draft has its prompt to read
                 made += [one] if one.worth else []
         if made:
-            self._account(len(batch), made, accepted, spent, beside if settled else None, first=first)
+            self._account(len(batch), made, accepted, spent, settled=settled, first=first)
 
     def _glance(self, context: Context, draft: Draft, turn: Turn) -> None:
         """What became of one draft of a step that is not looked at closely; many that are, are a request's first."""
         ids, _, shares = self.shares
-        path = path_of(turn)
+        path = _path(turn)
         for record in (self.everybody, self.requests.of(context)):
             record.saw(shares[ids.index(context.id)], len(draft), path, self.steps)
         if self.floor:
@@ -269,32 +256,46 @@ class AutoPlanner(Planner):
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
-        path = path_of(turn)
+        path = _path(turn)
         for record in (self.everybody, own):
             record.learn(made, len(path), self.steps)
         self.trusts.learn(draft, path, self.steps)
         return len(path)
 
     def _account(
-        self, running: int, made: Sequence[Made], accepted: int, spent: Spent, beside: float | None, *, first: bool
+        self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, settled: bool, first: bool
     ) -> None:
-        """What drafts cost and brought; `beside`: seconds beside the pass and the planner's own, if no prompt's."""
+        """What drafts cost and brought."""
         before, longest = (self.toll.known, self.toll.warm), max(len(one.worth) for one in made)
         nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
         rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
-        around = max(spent.around - self.toll.without(running), 0.0) if beside is not None else 0.0
-        if beside is not None and not first:
-            self.toll.drafted(running, len(made), longest, beside, spent.around)
+        around = max(spent.around - self.toll.without(running), 0.0) if settled else 0.0  # else a prompt's, too
+        if settled and not first:
+            self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
         constant, each = self.toll.line(len(made))
         usual = constant + each * longest
         self.price = min((usual + rows) / one, 1.0)
         lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
-        self.debt.account(lost, accepted / running)
-        if spent.running > 2 * self.passes.of(running):
-            self.left = min(self.left, 1)
-        known = (self.toll.known, self.toll.warm) != before or self.left == 1  # what was not yet, or was tried
-        if known or not nodes:  # drafts of which nothing is left are waste
+        self.charge(min(lost, HELD), accepted / running)
+        self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
+        if not nodes or (self.toll.known, self.toll.warm) != before:  # drafts of which nothing is left are waste
             self.again = self.steps
+        elif not any(self.shares[2]):  # a trial
+            took = spent.drafting + around + min(rows, spent.running - self.passes.of(running))
+            if took < accepted / running * one:
+                self.again = min(self.again, self.steps + PATIENCE)
+
+    def charge(self, steps: float, tokens: float) -> None:
+        """What drafts of a step cost, in steps without, and how many tokens they brought each request."""
+        self.vain = max(self.vain + steps - tokens, -SAVED)
+        if not self.solvent:
+            self.again = self.steps
+
+
+def _path(turn: Turn) -> set[int]:
+    """The nodes that were accepted."""
+    pending = len(turn.keep) + 1 - len(turn.emissions)
+    return {row - pending for row in turn.keep[pending:]}
 
 
 def _likeliest(worth: Sequence[float], count: int) -> list[int]:

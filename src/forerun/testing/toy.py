@@ -326,9 +326,7 @@ class Modelled(Planner):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, inner = options, options.inner
-        self.inner: Planner = inner.member(
-            inner.options, replace(setup, costs=lambda: options.costs, clock=lambda: 0.0)
-        )
+        self.inner: Planner = inner.member(inner.options, replace(setup, costs=lambda: options.costs))
         self.hidden, self.deepest, self.seconds = self.inner.hidden, 0, 0.0
 
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
