@@ -515,6 +515,7 @@ def schema(**values: Any) -> None:  # noqa: ANN401
 @click.option("--tpot-ms", type=float, default=50.0, show_default=True, help="Objective of every further one.")
 @click.option("--against", multiple=True, metavar="FLAGS", help="Another server with these flags too; or library.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Rounds of every load.")
+@click.option("--parts", type=click.IntRange(1), default=1, show_default=True, help="Of a load, between turns.")
 @click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, rare, azure-conv, ...")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Goodput by load, as a PNG.")
@@ -529,8 +530,8 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     from forerun.bench import serve as benchmark
     from forerun.bench.report import as_json
 
-    own = {name: values.pop(name) for name in ("requests", "ttft_ms", "tpot_ms", "against", "repeats", "trace", "data")}
-    out = values.pop("out")
+    names = ("requests", "ttft_ms", "tpot_ms", "against", "repeats", "parts", "trace", "data")
+    own, out = {name: values.pop(name) for name in names}, values.pop("out")
     config, sampling = split(values)
     found = benchmark.run(benchmark.Order(url, budgets("concurrency", concurrency), rates, **own), config, sampling)
     benchmark.show(found)

@@ -5,7 +5,8 @@ Closed loop: so many clients, each asks again as soon as it is answered. Open lo
 the first part with text, TPOT the time per token after it, ITL the time between two parts; goodput counts answers that
 met both objectives. The clients' own CPU time is given too: they may share the cores with the server. The same load
 goes to every server in turns, each time to new ones, and what a further one does is divided by what the first did in
-the same round. One that is called `library` is no server: LLM in this process, as many requests at once.
+the same round, or with the same part of its requests: a machine changes within seconds. One that is called `library`
+is no server: LLM in this process, as many requests at once.
 Does not: keep connections (`load.py`); know more of a trace than times and lengths.
 """
 
@@ -51,6 +52,7 @@ class Order:
     tpot_ms: float = 50.0
     against: Sequence[str] = ()  # flags of further servers, or LIBRARY
     repeats: int = 1  # of every load, each time with servers of its own
+    parts: int = 1  # of a load's requests, after each of which it is the next server's turn
     trace: str = ""  # whose lengths and moments are taken, at `rate` on the average
     data: Path | None = None
 
@@ -64,6 +66,9 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         raise ConfigError(f"trace {order.trace!r} is given without a rate; give --rate, requests per second.")
     if order.rate and LIBRARY in order.against:
         raise ConfigError("the library has no queue for requests at a rate; use --concurrency.")
+    if order.parts > 1 and (order.rate or order.requests // order.parts < max(order.concurrency)):
+        least = order.parts * max(order.concurrency)
+        raise ConfigError(f"a part must have a request for every client; use --concurrency and --requests {least}.")
     settings = {"max_tokens": TOKENS, **sampling, "stream": True, "stream_options": {"include_usage": True}}
     bodies, moments = _traced(order, settings) if order.trace else _stories(order, settings)
     loads = asyncio.run(_measure(order, config, (bodies, moments)))
@@ -120,8 +125,9 @@ async def _measure(
             targets = {name: await _target(order, config, name, stack) for name in turns}
             for target in targets.values():
                 await target(work[0][:WARM], 1, ())
-            for load, name in product(loads, turns):
-                found[load][name].append(await _round(order, load, targets[name], work))
+            for load, part, name in product(loads, range(order.parts), turns):
+                own = slice(part * len(work[0]) // order.parts, (part + 1) * len(work[0]) // order.parts)
+                found[load][name].append(await _round(order, load, targets[name], (work[0][own], work[1][own])))
     return [case for load in loads for case in _cases(load, found[load])]
 
 
@@ -147,7 +153,7 @@ async def _round(
 
 
 def _cases(load: tuple[str, float], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Of every target its middle round, and its rounds over the first one's."""
+    """Of every target its middle round, how many were asked in all, and its rounds over the first one's."""
     kind, size = load
     cases = []
     for name, rounds in found.items():
@@ -158,7 +164,8 @@ def _cases(load: tuple[str, float], found: Mapping[str, Sequence[Mapping[str, An
             for key in ("tokens_per_second", "goodput")
         }
         over["ttft_p99"] = vars(Spread.of([a["ttft_ms"]["p99"] / b["ttft_ms"]["p99"] for a, b in pairs]))
-        case = {kind: size, "flags": name, **middle, **({"over": over} if name else {})}
+        asked = {key: sum(one[key] for one in rounds) for key in ("requests", "failed")}
+        case = {kind: size, "flags": name, **middle, **asked, **({"over": over} if name else {})}
         if name == LIBRARY:
             del case["client_us_per_token"]  # which has no clients
         cases.append(case)

@@ -171,7 +171,7 @@ class DraftModelDrafter(Drafter):
         """Grow the best trees without the host, where that is what all of them are, and there is room."""
         rules = [rule for reading in active if (rule := reading.tree.best(reading.growth)) is not None]
         best = len(rules) == len(active) and all(reading.growth.newest.early for reading in active)
-        if not best or not self.runner.branches or max(rule.nodes for rule in rules) == 1:
+        if not best or not self.runner.branches:
             return False
         works = [self._work(reading) for reading in active]
         if not all(work.tokens for work in works):  # somebody is asked twice in a step

@@ -25,7 +25,8 @@ from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes
+YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes,
+QUIET = 32  # and fewer while nothing is drafted
 STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
@@ -37,7 +38,7 @@ STREAK = 3  # and so many of them: right after drafts, whose passes have emptied
 LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts: those are sure,
 START = 1.08  # and who starts to draft has to read what was written meanwhile
-VAIN, LOAN = 0.005, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
+VAIN, LOAN = 0.003, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
@@ -83,11 +84,11 @@ class AutoPlanner(Planner):
         if not batch:
             return []
         self.steps += 1
-        ids = tuple([context.id for context in batch])
         self.trying.clear()
-        if not any(self.shares[2]) and self.steps < self.again and len(batch) > FEWER * len(self.shares[0]):
-            self.close, self.made = self.steps % APART == 0, {}  # nothing paid a moment ago, with about as many
+        if self.steps < self.again and not any(self.shares[2]) and len(batch) > FEWER * len(self.shares[0]):
+            self.close, self.made = self.steps % QUIET == 0, {}  # nothing paid a moment ago, with about as many
             return [0] * len(batch)
+        ids = tuple([context.id for context in batch])
         if self.trusts.of and any(self.shares[2]) and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
             self.streak = self.streak or (STREAK if self.passes.warm(len(batch)) else COLD + 1)
         if self.streak or not self.toll.idle:  # it must be known what a step takes without drafts

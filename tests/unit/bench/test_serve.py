@@ -82,14 +82,15 @@ def test_a_server_of_its_own_is_started_and_ended():
 
 def test_servers_take_turns_and_are_compared(tmp_path):
     config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
-    order = Order(concurrency=(1, 2), requests=3, against=("--drafter=ngram", "library"), repeats=2)
+    order = Order(concurrency=(1, 2), requests=6, against=("--drafter=ngram", "library"), repeats=2, parts=3)
     found = run(order, config, {"max_tokens": 4, "temperature": 0.0})
     assert [(load["concurrency"], load["flags"]) for load in found["loads"]] == [
         (clients, flags) for clients in (1, 2) for flags in ("", "--drafter=ngram", "library")
     ]
     assert all(load["failed"] == 0 and load["tokens_per_second"] > 0 for load in found["loads"])
     assert [load.get("client_us_per_token", 0) > 0 for load in found["loads"]] == [True, True, False] * 2
-    assert [load["over"]["tokens_per_second"]["runs"] for load in found["loads"] if load["flags"]] == [2] * 4
+    assert [load["over"]["tokens_per_second"]["runs"] for load in found["loads"] if load["flags"]] == [6] * 4
+    assert [load["requests"] for load in found["loads"]] == [12] * 6
     plot(found, tmp_path / "goodput.png")
     assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
 
@@ -106,6 +107,8 @@ def test_a_trace_is_asked_at_its_moments():
         (Order(trace="mixed"), "give --rate"),
         (Order(rate=(1.0,), against=("library",)), "use --concurrency"),
         (Order(rate=(1.0,), trace="nowhere"), "is not there"),
+        (Order(concurrency=(1, 4), requests=7, parts=2), "--requests 8"),
+        (Order(rate=(1.0,), parts=2), "use --concurrency"),
     ],
 )
 def test_what_cannot_be_measured_is_a_sentence(order, sentence):

@@ -86,7 +86,7 @@ struct Net {
     int64_t ffn = 0;  // the widest feed-forward of all layers
     float eps = 1e-6f;
     bool exact = true;  // activations keep more bits than weights: parts_of
-    bool alone = false;  // the processor reads a single stream of weights best, and for few rows without being asked ahead
+    bool alone = false;  // the processor reads long streams of weights best, few at a time, and for few rows without being asked ahead
     bool layer_norm = false, parallel = false, gated = true;
     Activation activation = Activation::SILU;
     float attention_scale = 1, attention_cap = 0, logit_cap = 0, embed_scale = 1, residual_scale = 1, logit_scale = 1;

@@ -18,23 +18,24 @@ INLINE void ask(const uint8_t* at, const Leads& lead = {}) {
     __builtin_prefetch(at + lead.far + 64, 0, 2);
 }
 
-// Sums of rows and tiles, each with its bias, to whom they belong.
+// Sums of rows and of tiles so far `apart`, each with its bias, to whom they belong.
 template <int T, int R, typename Done>
-INLINE void finish(const Matrix& m, int64_t t, int64_t row, const vf (&sums)[T][R][2], Done&& done) {
+INLINE void finish(const Matrix& m, int64_t t, int64_t row, const vf (&sums)[T][R][2], Done&& done, int64_t apart = 1) {
 #pragma GCC unroll 2
-    for (int n = 0; n < T; ++n) {
-        const vf low = m.bias ? load(m.bias + (t + n) * TILE) : zero(), high = m.bias ? load(m.bias + (t + n) * TILE + 16) : zero();
+    for (int n = 0; n < T; ++n, t += apart) {
+        const vf low = m.bias ? load(m.bias + t * TILE) : zero(), high = m.bias ? load(m.bias + t * TILE + 16) : zero();
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) done(row + r, t + n, sums[n][r][0] + low, sums[n][r][1] + high);
+        for (int r = 0; r < R; ++r) done(row + r, t, sums[n][r][0] + low, sums[n][r][1] + high);
     }
 }
 
-// Sums of R rows and T tiles side by side: for few rows the sums of one are too few to hide the time that each addition
+// Sums of R rows and T tiles at once: for few rows the sums of one are too few to hide the time that each addition
 // takes. Loops that the compiler unrolls, not lambdas: of these it may not inline all, and then the sums live in memory.
 template <Kind K, int T, int R, typename Done>
-INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done) {
-    const int64_t next = tile_bytes(K, m.inputs);
-    const uint8_t* tile = m.data + t * next;
+INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64_t row, Done&& done, int64_t apart = 1) {
+    const int64_t next = apart * tile_bytes(K, m.inputs);
+    const uint8_t* tile = m.data + t * tile_bytes(K, m.inputs);
+    const bool asks = T == 1 || !in.alone;
     const float* x = in.floats + row * in.width;
     // Registers of a tile's outputs, and as many of them at a time as leave room for the sums of all rows.
     constexpr int PARTS = TILE / FLOATS, SOME = REGISTERS < 32 && R > 2 ? 2 : PARTS;
@@ -45,8 +46,10 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
         for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, at += STEP<K>) {
 #pragma GCC unroll 2
             for (int n = 0; n < T; ++n) {
-                __builtin_prefetch(at + n * next + LEAD, 0, 2);
-                if constexpr (STEP<K> * SOME == 128 * PARTS) __builtin_prefetch(at + n * next + LEAD + 64, 0, 2);
+                if (asks) {
+                    __builtin_prefetch(at + n * next + LEAD, 0, 2);
+                    if constexpr (STEP<K> * SOME == 128 * PARTS) __builtin_prefetch(at + n * next + LEAD + 64, 0, 2);
+                }
 #pragma GCC unroll 2
                 for (int k = 0; k < INPUTS<K>; ++k) {
                     wf w[SOME];
@@ -68,7 +71,7 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
 #pragma GCC unroll 8
                 for (int part = 0; part < SOME; ++part) store_some((float*)kept[n][r] + FLOATS * (first + part), sums[n][r][part]);
     }
-    finish<T, R>(m, t, row, kept, done);
+    finish<T, R>(m, t, row, kept, done, apart);
 }
 
 #if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
@@ -111,7 +114,12 @@ INLINE void pair_sweep(const Matrix& m, Share tiles, const Activations& in, int6
 template <Kind K, int R, typename Done>
 INLINE void float_sweep(const Matrix& m, Share tiles, const Activations& in, int64_t row, Done&& done) {
     int64_t t = tiles.begin;
-    if constexpr (R <= PAIRED) for (; t + 2 <= tiles.end; t += 2) float_tiles<K, 2, R>(m, t, in, row, done);
+    if constexpr (R <= PAIRED) {
+        // Two at a time, side by side; or one of either half, where two streams without an end are read best.
+        const int64_t half = (tiles.end - t) / 2, step = in.alone ? 1 : 2, apart = in.alone ? half : 1;
+        for (int64_t i = 0; i < half; ++i) float_tiles<K, 2, R>(m, t + i * step, in, row, done, apart);
+        t += 2 * half;
+    }
     for (; t < tiles.end; ++t) float_tiles<K, 1, R>(m, t, in, row, done);
 }
 
