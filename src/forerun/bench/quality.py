@@ -133,6 +133,8 @@ def _models(order: Order) -> dict[str, Model]:
         for kv in order.kv_dtypes
     }
     models |= {name: load_model(name, threads=order.threads) for name in others}
+    coarse = [name for name in others if "w8a8" in order.dtypes and models[name].info.rounded == "int8"]
+    models |= {f"{name} w8a8": load_model(name, "w8a8", threads=order.threads) for name in coarse}  # the same weights
     for name, model in models.items():
         if model.info.vocab_size != exact.info.vocab_size:
             raise ConfigError(f"{name} has another vocabulary than {first}; name a folder that was made of that model.")

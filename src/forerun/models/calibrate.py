@@ -2,8 +2,7 @@
 
 The exact model reads the text; the inputs x of every matrix leave their second moment H = sum of x x'. Columns are
 rounded in order, and what one loses is made up for by those after it. An output keeps its old numbers where the new
-ones lose more on the text. Does not: change scales; calibrate a head that is also the embedding, which must stay near
-its weights.
+ones lose more on the text. A head that is also the embedding is read for what it decides. Does not: change scales.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import torch
 from forerun.errors import ConfigError
 from forerun.layers.linear import Linear
 from forerun.layers.mlp import Mlp
-from forerun.models.native import INT4
+from forerun.models.native import INT4, rotated
 from forerun.models.recipe import Recipe
 from forerun.models.tokenizer import Tokenizer
 from forerun.models.transformer import Transformer
@@ -94,7 +93,7 @@ class Calibration:
             made.row(row, old[i].data_ptr())
         every = torch.frombuffer(memory(*made.spans()[1]), dtype=torch.float32)
         scales = every[torch.from_numpy(to)]
-        weight = rows.float()
+        weight = rotated(rows)
         found = in_order(weight, moment, scales, four=made.kind == INT4)
         better = loss(found.values(scales) - weight, moment) < loss(old - weight, moment)
         kept = better.nonzero()[:, 0]
@@ -109,7 +108,8 @@ class Calibration:
         model, recorders = watched(self._model, range(first, last) if first >= 0 else None)
         for tokens in self._texts:
             self._pass(model, tokens, len(tokens) if first < 0 else 0)
-        return {key: found.moment for key, found in recorders.items() if found.moment is not None}
+        moments = {key: found.moment for key, found in recorders.items() if found.moment is not None}
+        return {key: rotated(rotated(moment).t()) for key, moment in moments.items()}  # of rotated inputs
 
 
 def _keys(recipe: Recipe) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -124,8 +124,7 @@ def _keys(recipe: Recipe) -> Iterator[tuple[str, tuple[int, str]]]:
     for index in range(recipe.config.num_layers):
         for part, found in stored.items():
             yield from ((names.layer.format(index) + name, (index, part)) for name in found if name)
-    if not recipe.config.tied:
-        yield names.head, (-1, "head")
+    yield names.embed if recipe.config.tied else names.head, (-1, "head")
 
 
 def watched(model: Transformer, layers: range | None) -> tuple[Transformer, dict[tuple[int, str], Recorder]]:

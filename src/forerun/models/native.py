@@ -25,7 +25,7 @@ from forerun.types import Best, Flat, Grown, Pass, PassOutput, Peaks, Segment
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-INT8, INT4 = 3, 4
+INT8, INT4 = WHOLE = 3, 4
 STORED = {torch.float32: 0, torch.bfloat16: 2, torch.int8: INT8}  # what keys and values are kept in
 NEAREST, LEAST_SQUARES = 0, 1  # scales of whole numbers: by the largest weight, or by what rounding takes away
 PACKED = {"bfloat16": KINDS[torch.bfloat16], "int8": INT8, "w8a8": INT8, "int4": INT4}  # what weights are rounded to
@@ -98,6 +98,14 @@ class Parts(Protocol):
 
     def layer(self, index: int) -> LayerParts: ...
     def ends(self) -> EndParts: ...
+
+
+def rotated(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [count, inputs] as they are rounded to whole numbers: passes rotate activations alike."""
+    turned = rows.to(torch.float32, copy=True).contiguous()
+    module: Any = native.load()
+    module.rotate(turned.data_ptr(), *turned.shape)
+    return turned
 
 
 def decoder(config: TransformerConfig, parts: Parts, arena: Any, *, exact: bool) -> Any:  # noqa: ANN401 - the extension's
@@ -202,8 +210,9 @@ class Packer:
             rows, to = weight.t() if flip else weight, block.to.numpy()
             step = len(to) if flip else max(1, CHUNK // (rows.shape[1] * dtype.itemsize))
             for first in range(0, len(to), step):
-                part = rows[first : first + step].to(dtype).contiguous()
-                made.fill(part.data_ptr(), KINDS[dtype], to[first : first + step], self.rounding.scales)
+                part = rows[first : first + step]
+                part = rotated(part) if kind in WHOLE else part.to(dtype).contiguous()
+                made.fill(part.data_ptr(), KINDS[part.dtype], to[first : first + step], self.rounding.scales)
                 self.reader.release(f"{block.name}.weight")
             if self.rounding.improve is not None:
                 self.rounding.improve(block.name, made, rows, to)
@@ -306,7 +315,7 @@ class NativeTransformer(Growing):
     def grow(self, config: TransformerConfig, info: ModelInfo, width: int, noise: Noise) -> "NativeTransformer":
         hidden, heads = config.hidden_size, config.num_heads + 2 * config.num_kv_heads
         out = config.num_heads * config.head_dim
-        decoder, whole = self._decoder.copy(), self._decoder.kind in {INT8, INT4}
+        decoder, whole = self._decoder.copy(), self._decoder.kind in WHOLE
         kind = self._decoder.kind if whole else KINDS[torch.bfloat16]
         nbytes, arena = 0, self._native.Arena()
         for _ in range(self.info.num_layers, config.num_layers):

@@ -96,19 +96,21 @@ def test_fewer_bits_lose_more_and_calibrated_ones_less(run, last_line, tmp_path,
     jobs = Job("int8", "nearest"), Job("int4"), Job("int4", calibrate=(other,))
     for folder, job in zip(folders.values(), jobs, strict=True):
         quantize("reference", folder, job)
-    result = run("reference", *folders.values(), "--tokens", 600)
+    result = run("reference", *folders.values(), "--tokens", 600, "--dtype", "int8,w8a8,int4")
     assert result.exit_code == 0, result.output
     report = last_line(result)
     cases = {case["name"].rpartition("/")[2]: case for case in report["cases"]}
-    assert list(cases) == ["exact", "int8", "int4", *folders]
+    assert list(cases) == ["exact", "int8", "w8a8", "int4", *folders, "eight w8a8"]
     assert cases["exact"]["kl"] == 0
     assert cases["exact"]["same_token"] == 1
     assert 0 < cases["int8"]["kl"] < cases["int4"]["kl"] / 10
     assert cases["calibrated"]["kl"] < 0.8 * cases["mse"]["kl"]
     assert cases["mse"]["mib"] == cases["int4"]["mib"] < 0.65 * cases["int8"]["mib"]
-    assert {**cases["eight"], "name": ""} == {**cases["int8"], "name": ""}
+    assert cases["int8"]["kl"] < cases["w8a8"]["kl"] < 3 * cases["int8"]["kl"]
+    for packed, dtype in (("eight", "int8"), ("eight w8a8", "w8a8")):
+        assert {**cases[packed], "name": ""} == {**cases[dtype], "name": ""}
     assert report["tokens"] == 600 - 1 - 1  # two windows, neither of which has its first token predicted
-    assert "calibrated" in result.stdout.splitlines()[-3]
+    assert "eight w8a8" in result.stdout.splitlines()[-3]
 
 
 @pytest.fixture

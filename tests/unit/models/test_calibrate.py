@@ -13,6 +13,7 @@ from forerun.models import calibrate
 from forerun.models.calibrate import Calibration, factor, in_order, loss, windows
 from forerun.models.families.llama import adapt
 from forerun.models.load import load_model
+from forerun.models.native import rotated
 from forerun.models.recipe import Settings
 from forerun.quantize import Job, quantize
 from forerun.weights.packed import NAME, PackedFile
@@ -22,14 +23,12 @@ KINDS = [3, 4]
 TEXT = "the cat sat on the mat and the dog sat on the cat; " * 40
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
+def save(path, **changes):
     """A random Llama whose embeddings are few directions, as those of trained models are, with a byte tokenizer."""
-    path = tmp_path_factory.mktemp("calibrate") / "llama"
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(vocab_size=300, **sizes, max_position_embeddings=128, initializer_range=0.3)
+        transformers.LlamaConfig(vocab_size=300, **sizes, max_position_embeddings=128, initializer_range=0.3, **changes)
     )
     model.model.embed_tokens.weight.data = torch.randn(300, 6) @ torch.randn(6, 64)
     model.save_pretrained(path)
@@ -38,6 +37,11 @@ def llama(tmp_path_factory):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.save(str(path / "tokenizer.json"))
     return path
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("calibrate") / "llama")
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +95,10 @@ def calibration(moment):
 @pytest.mark.parametrize("inputs", [40, 300])
 def test_outputs_lose_less_and_none_loses_more(kind, inputs):
     weight, moment = weights(50, inputs), correlated(inputs)
-    made = packed(weight, kind, 1)
-    before = loss(unpacked(made) - weight, moment)
+    made = packed(rotated(weight), kind, 1)
+    before = loss(unpacked(made) - rotated(weight), moment)
     calibration(moment).improve("it", made, weight, np.arange(50))
-    after = loss(unpacked(made) - weight, moment)
+    after = loss(unpacked(made) - rotated(weight), moment)
     assert (after <= before * 1.001).all()
     assert after.sum() < 0.7 * before.sum()
 
@@ -102,7 +106,7 @@ def test_outputs_lose_less_and_none_loses_more(kind, inputs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_would_lose_more_stay_as_they_are(kind, monkeypatch):
     weight, moment = weights(50, 100), correlated(100)
-    made = packed(weight, kind, 1)
+    made = packed(rotated(weight), kind, 1)
     before = unpacked(made)
     worse = in_order(torch.zeros_like(weight), moment, torch.ones(50), four=kind == 4)
     monkeypatch.setattr(calibrate, "in_order", lambda *_, **__: worse)
@@ -146,7 +150,10 @@ def rows_of(folder):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_every_matrix_but_a_tied_head_is_calibrated(llama, text, tmp_path, dtype, monkeypatch):
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_matrix_is_calibrated(llama, text, tmp_path, dtype, tied, monkeypatch):
+    if tied:
+        llama = save(tmp_path / "tied", tie_word_embeddings=True)
     for name, calibrated in (("mse", ()), ("gptq", (text,))):
         quantize(str(llama), tmp_path / name, Job(dtype, "mse", calibrated))
     plain, found = rows_of(tmp_path / "mse"), rows_of(tmp_path / "gptq")

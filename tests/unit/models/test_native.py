@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +27,9 @@ from forerun.errors import ConfigError
 from forerun.kernels import native
 from forerun.layers.kv_rows import encode
 from forerun.llm import LLM
+from forerun.models import calibrate
 from forerun.models.load import load_model
-from forerun.models.native import NativeTransformer, threads_for
+from forerun.models.native import NativeTransformer, rotated, threads_for
 from forerun.testing import Ask, Toy
 from forerun.types import LayerPlan, Sampling, Work
 
@@ -191,7 +193,8 @@ def test_every_instruction_set_computes_the_same_function_row_by_row(folders, mo
     tokens = list(range(30))
     for dtype, kv in KINDS:
         _, best = feed(opened(models[family, 1, dtype, kv]), tokens)
-        facade = SimpleNamespace(**{n: getattr(module, n) for n in ("Arena", "Packed", "Decoder", "Team", "Session")})
+        names = ("Arena", "Packed", "Decoder", "Team", "Session", "rotate")
+        facade = SimpleNamespace(**{name: getattr(module, name) for name in names})
         facade.isas = lambda: [isa]
         monkeypatch.setattr(native, "load", lambda facade=facade: facade)
         other = load_model(folders[family], dtype, kv_dtype=kv)
@@ -227,6 +230,57 @@ def test_float_weights_are_kept_to_the_bit(kind, dtype):
     for row, to in enumerate(order.tolist()):
         packed.row(to, back.data_ptr())
         assert torch.equal(back, weights[row].float())
+
+
+def turn(x):
+    """Blocks of 64 inputs, or of as many as divide them, by Hadamard's matrix."""
+    block = min(64, x.shape[1] & -x.shape[1])
+    matrix = torch.ones(1, 1)
+    while len(matrix) < block:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return (x.reshape(-1, block) @ matrix / block**0.5).view_as(x)
+
+
+@pytest.mark.parametrize("inputs", [1, 5, 6, 24, 33, 48, 64, 96, 320])
+def test_inputs_are_rotated_by_blocks(inputs):
+    rows = torch.randn(7, inputs, generator=torch.Generator().manual_seed(0))
+    kept = rows.clone()
+    torch.testing.assert_close(rotated(rows), turn(rows))
+    torch.testing.assert_close(rotated(rotated(rows)), rows)
+    assert torch.equal(rows, kept)
+
+
+class Whole:
+    """What compiled passes do in w8a8, in torch: whole weights per output and whole inputs per row, all rotated."""
+
+    def __init__(self, inner):
+        weight = turn(inner.weight.float())
+        scales = weight.abs().amax(1, keepdim=True) / 127
+        self.weight, self.bias = (weight / scales).round() * scales, inner.bias
+        self.numel, self.nbytes = inner.numel, inner.nbytes
+
+    def __call__(self, x):
+        x = turn(x)
+        high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+        middle, step = (high + low) / 2, (high - low) / 254
+        return F.linear(((x - middle) / step).round() * step + middle, self.weight, self.bias)
+
+    def onto(self, x, residual):
+        return self(x) + residual
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_w8a8_is_what_torch_makes_of_it(family, tmp_path, monkeypatch):
+    folder, tokens = save(tmp_path, family, tie_word_embeddings=False), list(range(60))
+    _, ours = feed(opened(load_model(folder, "w8a8", kv_dtype="fp32")), tokens)
+    monkeypatch.setattr(native, "load", lambda: None)
+    plain = load_model(folder)
+    _, exact = feed(opened(plain), tokens)
+    monkeypatch.setattr(calibrate, "Recorder", Whole)
+    for layers in (range(2), None):
+        plain, _ = calibrate.watched(plain, layers)
+    _, theirs = feed(opened(plain), tokens)
+    assert (ours - theirs).norm() < 0.2 * (ours - exact).norm()
 
 
 def test_int8_stays_near_the_float_model(models):

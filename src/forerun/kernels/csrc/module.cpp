@@ -161,9 +161,15 @@ struct Decoder {
     }
     Matrix use(const PackedPtr& packed) {
         matrices.push_back(packed);
-        const Matrix matrix = packed->matrix();
+        Matrix matrix = packed->matrix();
         numel += matrix.outputs * matrix.inputs;
-        whole |= matrix.kind == Kind::INT8 || matrix.kind == Kind::INT4;
+        const bool numbers = matrix.kind == Kind::INT8 || matrix.kind == Kind::INT4;
+        if (numbers && parts_of(matrix.kind, net.exact) == 1) {
+            vectors.emplace_back(matrix.padded());
+            isa->total(matrix, vectors.back().data());
+            matrix.total = vectors.back().data();
+        }
+        whole |= numbers;
         half |= matrix.kind == Kind::BF16;
         return matrix;
     }
@@ -254,6 +260,7 @@ struct Session {
             const int64_t parts = rows * parts_of(Kind::INT8, net.exact);
             room(ws.quantized, (parts + 32) * widest + 64);
             room(ws.scales, rows);
+            room(ws.middles, rows);
             room(ws.sums, parts);
             room(ws.groups, rows * widest / GROUP);
         }
@@ -463,6 +470,8 @@ NB_MODULE(_native, m) {
         for (int64_t i = 0; i < rows; ++i)
             usable().front()->ranks((const float*)logits + i * vocab, vocab, count, (double*)out + i * (2 * count + 1));
     });
+    m.def("rotate", [](uintptr_t rows, int64_t count, int64_t inputs) { usable().front()->rotate((float*)rows, count, inputs); },
+          nb::call_guard<nb::gil_scoped_release>(), "Turns floats [count, inputs] to what is rounded to whole numbers, and back.");
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
     m.def("isas", &names, "Kernels that run on this machine, the fastest first.");
 

@@ -14,6 +14,7 @@ enum class Kind : int { F32 = 0, F16 = 1, BF16 = 2, INT8 = 3, INT4 = 4 };
 
 constexpr int TILE = 32;      // outputs whose weights lie together
 constexpr int GROUP = 32;     // inputs that share a multiplier in INT4
+constexpr int ROTATED = 64;   // inputs of whole numbers that are rotated together, at most
 constexpr int FLIPPED = 16;   // bit of a multiplier
 constexpr int FOUR = 16 * 64 + 64;  // bytes of 64 inputs of a tile of INT4: nibbles, then multipliers
 constexpr int CROWNS = 32; // of a row of logits that are looked through one by one
@@ -32,6 +33,8 @@ struct Matrix {
     const uint8_t* data = nullptr;
     const float* scale = nullptr;  // [outputs padded to a tile]; INT8, INT4
     const float* bias = nullptr;   // [outputs padded to a tile], or none
+    const float* total = nullptr;  // [outputs padded to a tile]: an output's weights added up; where activations are
+                                   // whole numbers of eight bits, whose zero stands for the middle of what a row holds
     int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
     int64_t padded() const { return tiles() * TILE; }
 };
@@ -156,7 +159,7 @@ struct Workspace {
     Lines<int8_t> quantized;
     Lines<uint16_t> halves;
     std::vector<Lines<uint8_t>> wide;  // per thread: tiles of INT4 as those of INT8
-    std::vector<float> scales;
+    std::vector<float> scales, middles;
     std::vector<Peak> crowns;  // of each part of a row of logits
     std::vector<int32_t> sums, groups;
     std::vector<Lines<float>> scores;  // per thread
@@ -172,6 +175,8 @@ struct Isa {
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
+    void (*rotate)(float* rows, int64_t count, int64_t inputs);
+    void (*total)(const Matrix&, float* out);
 };
 
 const Isa* isa_amx();

@@ -11,7 +11,7 @@
 
 namespace forerun {
 
-constexpr int LAYOUT = 3;  // how the bytes of tiles lie (net.h) and which parts have which kind; files hold it
+constexpr int LAYOUT = 4;  // how the bytes of tiles lie (net.h), which parts have which kind, what is rotated; files hold it
 
 // How the scales of whole numbers are chosen: by the largest weight, or by the least square of what rounding takes away.
 enum class Scales : int { NEAREST = 0, LEAST_SQUARES = 1 };

@@ -34,11 +34,11 @@ constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second 
 constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
-// Activations of a pass, rows of `width` values; floats, or whole numbers with one scale per row.
+// Activations of a pass, rows of `width` values; floats, or whole numbers.
 struct Activations {
     const float* floats;
     const int8_t* whole;
-    const float* scales;
+    const float *scales, *middles;  // a row is its whole numbers times the one, and the other added to each
     const int32_t* sums;     // of each part of a row
     const int32_t* groups;   // sums of each 32 inputs, beside INT4
     const uint16_t* halves;  // or as bfloat16
@@ -88,6 +88,7 @@ void embed(const Net& net, int64_t token, int64_t position, float* out) {
     const int64_t n = net.hidden, padded = round_up(n, TILE);
     if (!net.embed) {
         read_row(net.head, token, out);
+        if (is_whole(net.head)) rotate(out, n);  // its own inverse
     } else if (net.embed_kind == Kind::F32) {
         std::copy_n((const float*)net.embed + token * n, n, out);
     } else {
@@ -273,8 +274,12 @@ private:
             const int parts = parts_of(m.kind, net.exact);
             const int64_t stride = stride_of(m);
             int8_t* whole = ws.quantized.data() + r * parts * stride;
-            if (is_whole(m)) quantize(b(r), width, parts, whole, stride, ws.scales[r], ws.sums.data() + r * parts);
-            else if (is_changed(m, net)) halve(r, width, parts, stride);
+            if (is_whole(m)) {
+                rotate(b(r), m.inputs);
+                quantize(b(r), m.inputs, parts, whole, stride, ws.scales[r], ws.middles[r], ws.sums.data() + r * parts);
+            } else if (is_changed(m, net)) {
+                halve(r, width, parts, stride);
+            }
             if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (stride / GROUP));
         });
         team.meet();
@@ -290,7 +295,7 @@ private:
     }
 
     Activations activations(const Matrix& m) const {
-        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m), net.alone};
+        return {ws.b.data(), ws.quantized.data(), ws.scales.data(), ws.middles.data(), ws.sums.data(), ws.groups.data(), ws.halves.data(), parts_of(m.kind, net.exact), size.widest, stride_of(m), net.alone};
     }
 
     Activations normed(const Matrix& m, const Norm& norm, const float* from) {

@@ -123,17 +123,23 @@ INLINE void float_sweep(const Matrix& m, Share tiles, const Activations& in, int
     for (; t < tiles.end; ++t) float_tiles<K, 1, R>(m, t, in, row, done);
 }
 
+// Sums of whole numbers of one row and the outputs from `first` on -> what they stand for.
+template <int P> INLINE vf scaled(const Matrix& m, int64_t first, const Activations& in, int64_t row, vf sums) {
+    sums *= load(m.scale + first) * in.scales[row];
+    if constexpr (P == 1) if (m.total) sums = fma(load(m.total + first), splat(in.middles[row]), sums);
+    return sums;
+}
+
 // Whole sums of one row and tile -> what they stand for. Of a row in two parts, those of the second come behind.
 template <int P>
 INLINE void widen(const Matrix& m, int64_t t, const Activations& in, int64_t row, const vi (*sums)[2], vf (&out)[2]) {
-    const float scale = in.scales[row];
     unroll<2>([&](auto half) {
         vf total = __builtin_convertvector(sums[0][half.value] - 128 * in.sums[row * P], vf);  // weights are kept as w + 128
         if constexpr (P == 2) {
             const vf fine = __builtin_convertvector(sums[1][half.value] - 128 * in.sums[row * P + 1], vf);
             total = fma(total, splat(256), fine);
         }
-        out[half.value] = total * (load(m.scale + t * TILE + 16 * half.value) * scale);
+        out[half.value] = scaled<P>(m, t * TILE + 16 * half.value, in, row, total);
     });
 }
 
@@ -497,7 +503,7 @@ void short_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
             for (int64_t r = 0; r < count; ++r) {
                 vf out[1][1][2];
                 for (int half = 0; half < 2; ++half)
-                    out[0][0][half] = load(totals[r] + 16 * half) * (load(m.scale + t * TILE + 16 * half) * in.scales[first + r]);
+                    out[0][0][half] = scaled<P>(m, t * TILE + 16 * half, in, first + r, load(totals[r] + 16 * half));
                 finish<1, 1>(m, t, first + r, out, done);
             }
         }
@@ -556,7 +562,7 @@ Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
     if ((int64_t)room.size() < count * bytes + SLACK) room.resize(count * bytes + SLACK);
     for (int64_t i = 0; i < count; ++i)
         expand(m.data + (tiles.begin + i) * tile_bytes(m.kind, m.inputs), m.inputs, room.data() + i * bytes);
-    return {Kind::INT8, count * TILE, m.inputs, room.data(), m.scale + first, m.bias ? m.bias + first : nullptr};
+    return {Kind::INT8, count * TILE, m.inputs, room.data(), m.scale + first, m.bias ? m.bias + first : nullptr, m.total ? m.total + first : nullptr};
 }
 
 // The same for every kind of matrix; `room` is for some tiles.
@@ -597,19 +603,79 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, L
     }
 }
 
-// A row as whole numbers times a scale, padded with zeros to the 64 inputs that a step of the widest product takes; in
-// two parts, `stride` apart, of which the first counts 256 times. `totals`: the sum of each part.
-void quantize(const float* x, int64_t width, int parts, int8_t* out, int64_t stride, float& scale, int32_t* totals) {
-    vf most = zero(), odd = zero();
+// Hadamard's rotation: each number and its neighbour so far away become their sum and their difference.
+template <int Apart> INLINE vf cross(vf v) {
+    const vi lane{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vf sign = __builtin_convertvector(1 - 2 * ((lane / Apart) & 1), vf);
+    return fma(v, sign, __builtin_shuffle(v, lane ^ Apart));
+}
+
+// N registers hold a block, or one register holds several.
+template <int N> INLINE void rotate_blocks(float* x, int64_t width, int64_t block) {
+    const vf part = splat(1.0f / std::sqrt((float)block));
+    for (int64_t i = 0; i < width; i += 16 * N) {
+        vf v[N];
+#pragma GCC unroll 4
+        for (int k = 0; k < N; ++k) v[k] = load(x + i + 16 * k);
+#pragma GCC unroll 2
+        for (int apart = 1; apart < N; apart *= 2)
+#pragma GCC unroll 4
+            for (int k = 0; k < N; ++k)
+                if (!(k & apart)) {
+                    const vf a = v[k], b = v[k + apart];
+                    v[k] = a + b;
+                    v[k + apart] = a - b;
+                }
+#pragma GCC unroll 4
+        for (int k = 0; k < N; ++k) {
+            if (block > 1) v[k] = cross<1>(v[k]);
+            if (block > 2) v[k] = cross<2>(v[k]);
+            if (block > 4) v[k] = cross<4>(v[k]);
+            if (block > 8) v[k] = cross<8>(v[k]);
+            store(x + i + 16 * k, v[k] * part);
+        }
+    }
+}
+
+// A row of inputs in front of whole numbers, padded with zeros to 16: blocks of as many as divide it, each by Hadamard's
+// matrix, which is its own inverse. What few inputs have much of, all of a block then have a part of, and fewer steps
+// of a row's scale go to waste (QuaRot, 2404.00456). Weights are rotated alike before they are rounded.
+void rotate(float* x, int64_t inputs) {
+    const int64_t block = std::min<int64_t>(ROTATED, inputs & -inputs), width = round_up(inputs, 16);
+    if (block == 64) rotate_blocks<4>(x, width, 64);
+    else if (block == 32) rotate_blocks<2>(x, width, 32);
+    else rotate_blocks<1>(x, width, block);
+}
+
+void rotate_rows(float* rows, int64_t count, int64_t inputs) {
+    Lines<float> row(round_up(inputs, 16), 0.0f);
+    for (int64_t r = 0; r < count; ++r, rows += inputs) {
+        std::copy_n(rows, inputs, row.data());
+        rotate(row.data(), inputs);
+        std::copy_n(row.data(), inputs, rows);
+    }
+}
+
+// A row as whole numbers times a scale, around the middle of what it holds; padded with zeros to the 64 inputs that a
+// step of the widest product takes. In two parts, `stride` apart, of which the first counts 256 times, around zero.
+// `totals`: the sum of each part. `x` has room for whole vectors.
+void quantize(float* x, int64_t inputs, int parts, int8_t* out, int64_t stride, float& scale, float& middle, int32_t* totals) {
+    const int64_t width = round_up(inputs, 16);
+    for (int64_t i = inputs; i < width; ++i) x[i] = x[0];
+    vf most = load(x), least = most, odd = zero();
     for (int64_t i = 0; i < width; i += 16) {
         const vf v = load(x + i);
-        most = larger(most, magnitude(v));  // which forgets a NaN
+        most = larger(most, v);  // which forgets a NaN, as the next does
+        least = smaller(least, v);
         odd += v - v;
     }
-    const float top = largest(most), levels = parts == 1 ? 127 : 127 * 256, inverse = top > 0 ? levels / top : 0.0f;
+    const float high = largest(most), low = -largest(-least), levels = parts == 1 ? 127 : 127 * 256;
+    middle = parts == 1 ? 0.5f * high + 0.5f * low : 0.0f;
+    const float top = std::max(high - middle, middle - low), inverse = top > 0 ? levels / top : 0.0f;
+    for (int64_t i = inputs; i < width; ++i) x[i] = middle;
     vi sums[2] = {};
     for (int64_t i = 0; i < width; i += 16) {
-        vi q = __builtin_convertvector(nearest(load(x + i) * inverse), vi);
+        vi q = __builtin_convertvector(nearest((load(x + i) - middle) * inverse), vi);
         if (parts == 2) {
             const vi coarse = (q + 128) >> 8, fine = q - (coarse << 8);  // -128 to 127
             sums[1] += fine;
@@ -634,6 +700,25 @@ void sum_groups(const int8_t* x, int64_t width, int32_t* out) {
         for (int j = 0; j < GROUP; ++j) total += x[i + j];
         out[i / GROUP] = total;
     }
+}
+
+// Matrix::total: what outputs are where every input is one.
+void add_up(const Matrix& m, float* out) {
+    const int64_t stride = round_up(m.inputs, 64);
+    Lines<int8_t> ones(stride, 0);
+    std::fill_n(ones.begin(), m.inputs, (int8_t)1);
+    std::vector<int32_t> groups(stride / GROUP);
+    sum_groups(ones.data(), stride, groups.data());
+    const float one = 1, none = 0;
+    const int32_t sum = (int32_t)m.inputs;
+    Lines<uint8_t> room;
+    Matrix bare = m;
+    bare.bias = nullptr;
+    product(bare, {nullptr, ones.data(), &one, &none, &sum, groups.data(), nullptr, 1, stride, stride, false}, 1, {0, m.tiles()}, room,
+            [out](int64_t, int64_t t, vf low, vf high) {
+                store(out + t * TILE, low);
+                store(out + t * TILE + 16, high);
+            });
 }
 
 // A row as `parts` rows of bfloat16 that add up to it, `stride` numbers apart, padded with zeros to the 32 inputs of a step.
