@@ -323,7 +323,7 @@ class NativeTransformer(Growing):
             shapes = ((heads * config.head_dim, hidden), (hidden, out), up, (hidden, width))
             made = [self._native.Packed(arena, kind, *shape) for shape in shapes]
             for matrix, shape, silent in zip(made, shapes, (False, True, False, True), strict=True):
-                weight = (noise(*shape).zero_() if silent else noise(*shape)).bfloat16()
+                weight = (noise(*shape).zero_() if silent else noise(*shape)).bfloat16()  # as random if rotated
                 matrix.fill(weight.data_ptr(), KINDS[torch.bfloat16], np.arange(shape[0]))
             decoder.repeat(*made)
             nbytes += sum(matrix.nbytes for matrix in made)

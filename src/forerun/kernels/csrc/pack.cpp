@@ -11,6 +11,14 @@
 
 #include "half.h"
 
+// What takes its time, compiled once more for registers of 512 bits: the same bits. Elsewhere wider registers help nothing.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define WIDE_TOO __attribute__((target_clones("arch=x86-64-v4", "default")))
+#else
+#define WIDE_TOO
+#endif
+#define INLINE inline __attribute__((always_inline))  // into both
+
 namespace forerun {
 namespace {
 
@@ -50,14 +58,14 @@ struct Nibble {
 };
 
 // To the nearest whole number, ties to even, for numbers within 2^22: what nearbyint gives, in two additions.
-float whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
+INLINE float whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
-float within(float x, float low, float high) { return x > low ? (x < high ? x : high) : low; }
+INLINE float within(float x, float low, float high) { return x > low ? (x < high ? x : high) : low; }
 
 // Sums are kept in lanes, which compilers turn into vectors.
 constexpr int LANES = 16;
 
-float sum(const float* lanes) {
+INLINE float sum(const float* lanes) {
     float total = 0;
     for (int j = 0; j < LANES; ++j) total += lanes[j];
     return total;
@@ -74,7 +82,7 @@ void widen(const void* source, Kind kind, int64_t first, int64_t count, int64_t 
     std::fill(out + count, out + padded, 0.0f);
 }
 
-float largest(const float* values, int64_t count) {  // without its sign; of a multiple of LANES
+INLINE float largest(const float* values, int64_t count) {  // without its sign; of a multiple of LANES
     float lanes[LANES] = {};
     for (int64_t i = 0; i < count; i += LANES)
         for (int j = 0; j < LANES; ++j) {
@@ -92,7 +100,7 @@ float odd(const float* values, int64_t count) {  // zero, or NaN where a value i
 }
 
 // The square of what is lost when weights become whole numbers from `low` to `high` times `unit`.
-float loss(const float* values, int64_t count, float unit, float inverse, float low, float high) {
+INLINE float loss(const float* values, int64_t count, float unit, float inverse, float low, float high) {
     float lanes[LANES] = {};
     for (int64_t i = 0; i < count; i += LANES)
         for (int j = 0; j < LANES; ++j) {
@@ -102,14 +110,14 @@ float loss(const float* values, int64_t count, float unit, float inverse, float 
     return sum(lanes);
 }
 
-void round_all(const float* values, int64_t count, float inverse, float low, float high, int8_t* out) {
+INLINE void round_all(const float* values, int64_t count, float inverse, float low, float high, int8_t* out) {
     for (int64_t i = 0; i < count; ++i) out[i] = (int8_t)whole(within(values[i] * inverse, low, high));
 }
 
 constexpr float EIGHT = 127;
 
 // The largest weight that INT8 is to hold; larger ones are cut to it.
-float top_of_eight(const float* values, int64_t count, Scales scales) {
+INLINE float top_of_eight(const float* values, int64_t count, Scales scales) {
     const float top = largest(values, count);
     if (scales == Scales::NEAREST || !(top > 0)) return top;
     float best = top, least = std::numeric_limits<float>::infinity();
@@ -121,6 +129,13 @@ float top_of_eight(const float* values, int64_t count, Scales scales) {
     return best;
 }
 
+// One output in INT8; returns its scale.
+WIDE_TOO float fit_eight(const float* values, int64_t count, Scales scales, int8_t* wholes) {
+    const float top = top_of_eight(values, count, scales);
+    round_all(values, count, top > 0 ? EIGHT / top : 0.0f, -EIGHT, EIGHT, wholes);
+    return top / EIGHT;
+}
+
 // One output in INT4.
 struct Four {
     std::vector<int8_t> wholes, multipliers;
@@ -130,7 +145,7 @@ struct Four {
 
 // The multiplier of one group, given the scale of its output; returns what is lost. `top`: the group's largest weight,
 // which is to become -8, over -8. `wide`: look further, and at the other sign.
-float multiply_group(const float* group, float scale, float top, bool wide, int8_t& multiplier) {
+INLINE float multiply_group(const float* group, float scale, float top, bool wide, int8_t& multiplier) {
     const int sign = top < 0 ? -1 : 1;
     const int near = scale > 0 ? (int)std::ceil(std::fmin(std::fabs(top) / scale, 64.0f)) : 1;
     const int from = std::max(1, wide ? std::min(near, MULTIPLIER_MAX) * 6 / 10 : near - 3);
@@ -146,7 +161,7 @@ float multiply_group(const float* group, float scale, float top, bool wide, int8
     return least;
 }
 
-void fit(const float* values, const std::vector<float>& tops, int64_t groups, float scale, bool wide, Four& out) {
+WIDE_TOO void fit(const float* values, const std::vector<float>& tops, int64_t groups, float scale, bool wide, Four& out) {
     out.scale = scale;
     out.lost = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -284,9 +299,8 @@ void Packed::fill(const void* source, Kind kind, int64_t rows, const int64_t* to
             widen(source, kind, r * inputs_, inputs_, padded, values.data());
             const float broken = odd(values.data(), padded);  // weights that are not finite must not look as if they were
             if (kind_ == Kind::INT8) {
-                const float top = top_of_eight(values.data(), padded, scales);
-                round_all(values.data(), padded, top > 0 ? EIGHT / top : 0.0f, -EIGHT, EIGHT, four.wholes.data());
-                put_eight(to[r], four.wholes.data(), top / EIGHT + broken);
+                const float scale = fit_eight(values.data(), padded, scales, four.wholes.data());
+                put_eight(to[r], four.wholes.data(), scale + broken);
                 continue;
             }
             float most = 0;
