@@ -163,13 +163,12 @@ struct Decoder {
         matrices.push_back(packed);
         Matrix matrix = packed->matrix();
         numel += matrix.outputs * matrix.inputs;
-        const bool numbers = matrix.kind == Kind::INT8 || matrix.kind == Kind::INT4;
-        if (numbers && parts_of(matrix.kind, net.exact) == 1) {
+        if (is_whole(matrix) && parts_of(matrix.kind, net.exact) == 1) {
             vectors.emplace_back(matrix.padded());
             isa->total(matrix, vectors.back().data());
             matrix.total = vectors.back().data();
         }
-        whole |= numbers;
+        whole |= is_whole(matrix);
         half |= matrix.kind == Kind::BF16;
         return matrix;
     }

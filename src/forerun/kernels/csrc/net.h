@@ -39,6 +39,8 @@ struct Matrix {
     int64_t padded() const { return tiles() * TILE; }
 };
 
+inline bool is_whole(const Matrix& m) { return m.kind == Kind::INT8 || m.kind == Kind::INT4; }
+
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Bytes of one tile.
@@ -176,7 +178,7 @@ struct Isa {
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
     void (*rotate)(float* rows, int64_t count, int64_t inputs);
-    void (*total)(const Matrix&, float* out);
+    void (*total)(const Matrix&, float* out);  // [outputs padded to a tile]: Matrix::total
 };
 
 const Isa* isa_amx();

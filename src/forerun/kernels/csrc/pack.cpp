@@ -11,7 +11,7 @@
 
 #include "half.h"
 
-// What takes its time, compiled once more for registers of 512 bits: the same bits. Elsewhere wider registers help nothing.
+// What rounding spends its time in, compiled for registers of 512 bits too: the same numbers. For AVX2 that gained nothing.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define WIDE_TOO __attribute__((target_clones("arch=x86-64-v4", "default")))
 #else

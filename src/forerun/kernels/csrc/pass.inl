@@ -53,8 +53,6 @@ struct Share {
 
 Share share(int64_t total, int id, int size) { return {total * id / size, total * (id + 1) / size}; }
 
-bool is_whole(const Matrix& m) { return m.kind == Kind::INT8 || m.kind == Kind::INT4; }
-
 #include "products.inl"
 
 // ---- rows ----------------------------------------------------------------------------------------------------------
