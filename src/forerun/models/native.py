@@ -36,14 +36,14 @@ ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, 
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
 CHUNK = 4 << 20  # bytes of a stored weight that are in memory at a time
-SHARED_FROM = 64 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
+SHARED_FROM = 16 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
 
 
 def threads_for(weight_bytes: int) -> int:
     """How many threads share a pass.
 
-    A pass over a small model has hundreds of meetings of its threads and little to do between them: on a machine that
-    others use as well, one thread that waits for a core makes all wait, and passes were seen to take ten times as long.
+    A pass over a small model has hundreds of meetings of its threads and little to do between them; and a server's own
+    event loop and its clients want a core as well.
     """
     return 1 if weight_bytes < SHARED_FROM else cores()
 

@@ -26,8 +26,8 @@ from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes,
-QUIET = 32  # and fewer while nothing is drafted
-STEADY, REST = 16, 64  # steps between two decisions, at most, while what pays is the same, or nothing
+QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after as many steps, or seconds
+STEADY = 16  # steps between two decisions, at most, while what pays is the same
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
 TRIED = 1  # nodes more, in a trial,
@@ -68,7 +68,7 @@ class AutoPlanner(Planner):
         self.trying = set[int]()  # requests, in this step
         self.close, self.young = True, 0  # whether this step is looked at closely; until which there is much to learn
         self.shares = NOBODY  # requests, room, and what each gets
-        self.rest = YOUNG  # steps between two decisions
+        self.rest, self.quiet = YOUNG, QUIET  # steps between two decisions, and two looks while nothing is drafted
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
         self.vain = 0.0  # steps that drafts have lost
@@ -86,7 +86,7 @@ class AutoPlanner(Planner):
         self.steps += 1
         self.trying.clear()
         if self.steps < self.again and not any(self.shares[2]) and len(batch) > FEWER * len(self.shares[0]):
-            self.close, self.made = self.steps % QUIET == 0, {}  # nothing paid a moment ago, with about as many
+            self.close, self.made = self.steps % self.quiet == 0, {}  # nothing paid a moment ago, with about as many
             return [0] * len(batch)
         ids = tuple([context.id for context in batch])
         if self.trusts.of and any(self.shares[2]) and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
@@ -111,7 +111,7 @@ class AutoPlanner(Planner):
             drafts = [self.requests.of(context).drafts for context, share in zip(batch, shares, strict=True) if share]
             self.young = max(self.young, self.steps + YOUNG - (min(drafts) if any(before) else 0)) if drafts else 0
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
-            self.rest = min(2 * self.rest, STEADY if drafting else REST) if known else YOUNG
+            self.rest = min(2 * self.rest, STEADY if drafting else 2 * self.quiet) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
         if self.trusts.of and (self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)):
@@ -156,7 +156,9 @@ class AutoPlanner(Planner):
         offers.sort()
         lines = [self.toll.line(requests) for requests in range(1, running + 1)]
         count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
-        plain = tokens / (usual + self.passes.of(running))
+        one = usual + self.passes.of(running)
+        self.quiet = max(QUIET, int(MUTE / one))
+        plain = tokens / one
         best = (EDGE if any(self.shares[2]) else START) * plain
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there

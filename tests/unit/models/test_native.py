@@ -29,7 +29,7 @@ from forerun.layers.kv_rows import encode
 from forerun.llm import LLM
 from forerun.models import calibrate
 from forerun.models.load import load_model
-from forerun.models.native import NativeTransformer, rotated, threads_for
+from forerun.models.native import NativeTransformer, cores, rotated, threads_for
 from forerun.testing import Ask, Toy
 from forerun.types import LayerPlan, Sampling, Work
 
@@ -497,9 +497,9 @@ def test_a_broken_row_ends_a_tree_and_costs_no_text(drafts, folders, tmp_path):
     assert (said, found, [], failures, looked) == drafts("llama", ",tree=opt-tree", at_once=False, **broken)
 
 
-def test_small_models_run_on_one_thread():
-    assert threads_for(1 << 20) == 1
-    assert threads_for(1 << 30) >= 1
+def test_small_models_run_on_one_thread_and_larger_ones_on_all():
+    assert threads_for((16 << 20) - 1) == 1
+    assert threads_for(16 << 20) == cores()
 
 
 @pytest.mark.parametrize("family", SHAPES)

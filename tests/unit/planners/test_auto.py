@@ -189,6 +189,17 @@ def test_most_steps_are_not_looked_at_closely_though_some_requests_get_nothing()
     assert sum(close[20:]) <= 80 / 4
 
 
+def test_while_nothing_pays_short_steps_are_looked_at_more_seldom():
+    def looks(pass_s):
+        plan, close = planner(Costs((1, 64), (pass_s, 64 * pass_s))), list[bool]()
+        observe = plan.observe
+        plan.observe = lambda *told: (close.append(plan.close), observe(*told))
+        play(plan, [never], 2000, drafting=pass_s)
+        return sum(close[500:])
+
+    assert 2 * looks(3e-4) < looks(1.0)
+
+
 @pytest.mark.parametrize(("pass_s", "looked_at"), [(1e-4, False), (1.0, True)])
 def test_rows_that_cost_less_than_a_look_are_all_verified(pass_s, looked_at):
     plan = planner(Costs((1, 64), (pass_s, 10 * pass_s)))
