@@ -144,7 +144,7 @@ class Config:
         "auto", "auto, ragged, padded (fixed shapes; graphs on a GPU), or invariant: padded, each row's bits its own"
     )
     attention: str = option("sdpa", "sdpa or flex: what padded passes attend with")
-    threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 64 MiB", 0)
+    threads: int = option(0, "threads of one pass; 0: one per core, or one in all for a model below 16 MiB", 0)
     tensor_parallel: int = option(1, "processes that share the target's layers, each with a part of every one", 1)
     max_requests: int = option(8, "requests that run at the same time", 1)
     max_step_tokens: int = option(512, "tokens that one pass may hold, drafts included", 1)
