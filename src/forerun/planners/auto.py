@@ -26,7 +26,7 @@ from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes,
-QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after as many steps, or seconds
+QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after so many steps and so many seconds
 STEADY = 16  # steps between two decisions, at most, while what pays is the same
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
@@ -156,9 +156,9 @@ class AutoPlanner(Planner):
         offers.sort()
         lines = [self.toll.line(requests) for requests in range(1, running + 1)]
         count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
-        one = usual + self.passes.of(running)
-        self.quiet = max(QUIET, int(MUTE / one))
-        plain = tokens / one
+        step = usual + self.passes.of(running)  # seconds, without drafts
+        self.quiet = max(QUIET, int(MUTE / step))
+        plain = tokens / step
         best = (EDGE if any(self.shares[2]) else START) * plain
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
