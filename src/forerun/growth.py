@@ -13,7 +13,7 @@ import numpy as np
 from forerun.look import Child, Drawn, Likeliest, Look, Origin
 from forerun.rng import Purpose
 from forerun.sampling import Path, Shaper
-from forerun.types import Context, Dist, Draft, Floats, Grown, Output
+from forerun.types import Context, Dist, Draft, Floats, Output
 
 ROOT = -1
 UNSOUND = "the drafter's logits are not finite; check its weights and dtype."
@@ -86,13 +86,6 @@ class Growth:
         elif self.error is None:
             self.error = UNSOUND
             del self.parents[before:], self.children[before:]
-
-    def take(self, tree: Grown) -> None:
-        """What has grown elsewhere, in place of all looks."""
-        self.looks.close()
-        self.looking, self.parents, self.kept = False, tree.parents, tree.kept
-        self.children = [Child(token, None, c, c) for token, c in zip(tree.tokens, tree.chances, strict=True)]
-        self.error = self.error if tree.sound else UNSOUND
 
     def choose(self, weights: Sequence[float], depth: int, number: int) -> int:
         """Which of several things happens, by their weights; `number` tells such choices at one depth apart."""

@@ -109,10 +109,7 @@ class Shaper:
     @property
     def _changes(self) -> bool:
         """Whether more than a constraint bends logits."""
-        s = self.sampling
-        penalties = s.repetition_penalty != 1 or s.presence_penalty or s.frequency_penalty
-        bans = s.no_repeat_ngram or s.logit_bias or s.bad_words or s.allowed_tokens is not None
-        return bool(penalties or bans or len(self.tokens) - self.prompt_length < s.min_tokens)
+        return self.sampling.bends or len(self.tokens) - self.prompt_length < self.sampling.min_tokens
 
     def doubtful(self, best: Sequence[int], paths: Callable[[int], Path]) -> list[int]:
         """Rows whose most likely token may be another than `best`, that of the row's own logits, once these are bent.
@@ -181,22 +178,30 @@ class Rows:
     constraint alone bends a row and allows its best token, the mask waits until it is asked for: draws seldom need it.
     """
 
+    stuck = frozenset[int]()
+
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
-        self._shaper, self._logits, self._draft = Shaper.of(context, eos), output.logits, draft
-        self._states, self.stuck = States(output.hidden, len(draft)), frozenset[int]()
-        self._best, self._held = output.best, dict[int, Floats]()  # p of the rows whose mask has waited
-        every, alone, greedy = range(len(output.best)), self._shaper.held_alone, context.sampling.greedy
-        doubtful = self._shaper.doubtful(output.best, self._path) if alone or greedy else list(every)
+        self._output, self._draft, self._best = output, draft, output.best
+        self._shaper, self._rows = Shaper.of(context, eos), dict[int, Dist]()  # all but what its best token says
+        if not context.sampling.greedy or self._shaper.bends:
+            self._find(greedy=context.sampling.greedy)
+
+    def _find(self, *, greedy: bool) -> None:
+        self._held = dict[int, Floats]()  # p of the rows whose mask has waited
+        every, alone = range(len(self._best)), self._shaper.held_alone
+        doubtful = self._shaper.doubtful(self._best, self._path) if alone or greedy else list(every)
         here = alone and self._logits.device.type == "cpu"
         judged = (self._judged(doubtful) if here else self._dists(self._bent(doubtful))) if doubtful else ()
-        self._rows = dict(zip(doubtful, judged, strict=True))
+        self._rows |= zip(doubtful, judged, strict=True)
         others = [row for row in every if row not in self._rows]
-        if greedy:
-            self._rows |= {row: Dist.point(output.best[row]) for row in others}
-        elif others:
+        if others and not greedy:
             logits = self._logits[others] if doubtful else self._logits
             self._free = dict(zip(others, fetch(self._shaper.shape(logits)), strict=True))
             self._rows |= {row: Dist(Held(self, row - 1)) for row in others}
+
+    @property
+    def _logits(self) -> torch.Tensor:
+        return self._output.logits
 
     def _path(self, row: int) -> Path:
         return path_to(self._draft, row - 1)
@@ -249,7 +254,8 @@ class Rows:
         return Dist(every)
 
     def __getitem__(self, node: int) -> Dist:
-        return self._rows[node + 1]
+        found = self._rows.get(node + 1)
+        return found if found is not None else Dist.point(self._best[node + 1])
 
     def held(self, node: int) -> Floats:
         """P of a row whose mask has waited."""
@@ -278,6 +284,10 @@ class Rows:
     def hidden(self, layer: int, node: int) -> Floats:
         """What the layer made of the node's token."""
         return self._states.at(layer, node)
+
+    @cached_property
+    def _states(self) -> "States":
+        return States(self._output.hidden, len(self._draft))
 
 
 @dataclass(frozen=True, slots=True)

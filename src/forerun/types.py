@@ -4,13 +4,13 @@ Does not: hold anything that changes. Per-request state lives in `engine/request
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -347,8 +347,7 @@ class Question(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What the target must run for one request in one pass.
 
     `tokens` are appended after what the cache holds for `slot`. `parents[i]` is the index within this work of the
@@ -366,15 +365,17 @@ class Work:
     ask: Question | None = None  # answered where asking saves a transfer
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+NO_STATES: Mapping[int, "torch.Tensor"] = MappingProxyType({})
+
+
+class Output(NamedTuple):
     """What came back for one Work."""
 
     logits: "torch.Tensor"  # [len(work.logits), vocab]
     best: tuple[int, ...]  # the most likely token of every row of logits, the lowest id where several are
     peak: tuple[float, ...]  # its logit; not finite where the row is broken
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
-    hidden: Mapping[int, "torch.Tensor"] = field(default_factory=dict)  # layer -> [len(work.tokens), hidden]
+    hidden: Mapping[int, "torch.Tensor"] = NO_STATES  # layer -> [len(work.tokens), hidden]
     answers: Floats | None = None  # to work.ask, where it was answered
 
 
@@ -426,8 +427,8 @@ class Flat(NamedTuple):
     tokens: list[int]
     positions: list[int]
     wanted: list[int]  # rows whose logits are asked for
-    segments: list[Segment]  # without masks
-    trees: list[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
+    segments: Sequence[Segment]  # without masks until `masked` has put them there
+    trees: Sequence[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
     hidden: tuple[int, ...]
     plan: LayerPlan | None
 
@@ -448,20 +449,12 @@ class Best(NamedTuple):
 class Grown(NamedTuple):
     """A tree that has grown so."""
 
-    parents: list[int]  # of every node, -1: the root
-    tokens: list[int]
+    tokens: list[int]  # of the draft's nodes
+    parents: list[int]  # -1: the root
     chances: list[float]  # of every node, after its parent
-    read: list[int]  # nodes that were looked behind, in the order in which the cache has them
-    kept: list[int]  # nodes of the draft, parents first
+    read: list[int]  # which of them was looked behind, by entry of the cache; -1: one that is not in the draft
+    widths: list[int]  # entries of every pass after the first
     sound: bool  # whether all logits were finite; else growth ended there
-
-    @property
-    def passes(self) -> list[int]:
-        """How many nodes were looked behind in every pass after the first."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        return list(Counter(depths[node] for node in self.read).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,16 +476,14 @@ class Peaks:
     mass: Sequence[float] | None = None  # sum of e^(logit - peak): the best token's probability is 1 / mass
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The accepted nodes, root first, and the token that the target adds after them."""
 
     path: tuple[int, ...]
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one request's part of a pass. No draft and no verdict while its prompt is still being read."""
 
     work: Work
@@ -574,8 +565,7 @@ class Logprob:
     top: tuple[tuple[int, float], ...] = ()  # (token, logprob), best first
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(NamedTuple):
     """One committed token: its id and who guessed it."""
 
     token: int
@@ -583,8 +573,7 @@ class Emission:
     logprob: Logprob | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one step made of one request: tokens, and the rows of its Work that stay in the cache."""
 
     emissions: tuple[Emission, ...]
@@ -594,8 +583,7 @@ class Turn:
     error: str | None = None  # this request cannot go on; its neighbours can
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """News of one request: tokens of one step, the text that became certain, and the end if it came."""
 
     request: int
@@ -685,6 +673,13 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether the distribution is a point mass on the most likely token."""
         return self.temperature == 0
+
+    @cached_property
+    def bends(self) -> bool:
+        """Whether it asks for penalties, bans or biases, but for the end's before `min_tokens`."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        bans = self.no_repeat_ngram or self.logit_bias or self.bad_words or self.allowed_tokens is not None
+        return bool(penalties or bans)
 
 
 class Runner(Protocol):

@@ -101,7 +101,7 @@ def both(sampling, draft, seed):
     sheet = Sheet(context, draft, (0,))
 
     def ask():
-        answered = replace(output, answers=host.fetch(sheet(logits)))
+        answered = output._replace(answers=host.fetch(sheet(logits)))
         return Plan(Work(0, ()), draft, sheet).target(answered, context, (0,))
 
     return Rows(output, context, draft, (0,)), ask, context.rng

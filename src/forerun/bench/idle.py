@@ -82,7 +82,7 @@ def life(drafter: Drafter, number: int, order: Order, vocab: int, rows: Rows) ->
         outcome = judged(draft, text, len(tokens), pending)
         output = rows.output(step, len(outcome.work.logits), drafter.hidden, len(outcome.work.tokens))
         began = thread_time_ns()
-        drafter.observe([context], [replace(outcome, output=output)])
+        drafter.observe([context], [outcome._replace(output=output)])
         tally.observe_ns += thread_time_ns() - began
         tally.steps, tally.nodes = tally.steps + 1, tally.nodes + len(draft)
         pending = text[len(tokens) : len(tokens) + 1]

@@ -112,7 +112,7 @@ class AsapDecoder(Decoder):
         for i, weigh in enumerate(asked):
             if weigh:
                 seat, plan, output = judged[i]
-                judged[i] = _bare(seat), plan, replace(output, logits=_weighed(seat, plan.draft, bent[i]), mass=None)
+                judged[i] = _bare(seat), plan, output._replace(logits=_weighed(seat, plan.draft, bent[i]), mass=None)
         turns = self.inner.commit(*(list(column) for column in zip(*judged, strict=True)))
         for i, weigh in enumerate(asked):
             if weigh:
@@ -146,7 +146,7 @@ def _bent(context: Context, draft: Draft, logits: torch.Tensor, eos: tuple[int, 
 def _bare(seat: Seat) -> Seat:
     """What is left to be done to bent logits: bans, which come twice, and what is drawn."""
     asked = replace(seat.context.sampling, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
-    return replace(seat, context=replace(seat.context, sampling=replace(asked, logit_bias={})))
+    return seat._replace(context=replace(seat.context, sampling=replace(asked, logit_bias={})))
 
 
 def _weighed(seat: Seat, draft: Draft, bent: torch.Tensor) -> torch.Tensor:

@@ -5,9 +5,9 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 
@@ -34,8 +34,7 @@ class Parts:
         return self.setup.eos
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """One request in one step."""
 
     context: Context  # context.state is the drafter's
@@ -46,8 +45,7 @@ class Seat:
     state: Any = None  # what the decoder's own `start` returned
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What runs for one request in this step, and what was drafted for it."""
 
     work: Work
@@ -167,7 +165,7 @@ class FusedDecoder(Decoder):
             rows = [outputs[i].logits, *(logits[n] for logits in heard)]
             law, memories[i] = self.fuse(rows, plans[i].draft, seats[i].state.memory)
             best, peak = (tuple(found.tolist()) for found in reversed(law.max(-1)))
-            fused[i] = replace(outputs[i], logits=law, best=best, peak=peak, mass=None)
+            fused[i] = outputs[i]._replace(logits=law, best=best, peak=peak, mass=None)
         turns = self._judge(seats, plans, fused)
         for n, i in enumerate(due):
             pending = len(seats[i].pending)

@@ -114,5 +114,7 @@ def _detail(seat: Seat, output: Output, row: int, token: int) -> Logprob | None:
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:
     """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
+    if not target.stuck:
+        return verdict
     at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
     return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from forerun.drafters.contract import Drafter
 from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, Growth
+from forerun.growth import ROOT, UNSOUND, Growth
 from forerun.member import check_branching
 from forerun.reader import check_states, leave, second_model
+from forerun.sampling import Shaper
 from forerun.trees.contract import Tree
-from forerun.types import Context, Draft, Facts, Grown, Need, Outcome, Setup, Work
+from forerun.types import Best, Context, Draft, Facts, Grown, Need, Outcome, Setup, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -41,22 +42,34 @@ class _Reading:
         rows = tuple(range(len(look.nodes)))
         return Work(self.slot, tokens, tuple(self.parents), base, logits=rows, hidden=look.hidden, ask=ask)
 
-    def take(self, grown: Grown) -> None:
-        """What was read in one go."""
-        self.growth.take(grown)
-        self.nodes = grown.read
-        self.entries |= {node: entry for entry, node in enumerate(grown.read)}
-
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The entries along a path of tokens, as far as they were read."""
-        growth, found, node = self.growth, list[int](), ROOT
-        for token in tokens:
-            below = [n for n in self.nodes if growth.parents[n] == node and growth.children[n].token == token]
-            if not below:
+        return _along(tokens, self.nodes, self.growth.parents, [child.token for child in self.growth.children])
+
+
+@dataclass(eq=False, slots=True)
+class _Grown:
+    """What the small model has read of a draft that grew in one go."""
+
+    tree: Grown
+
+    def find(self, tokens: Sequence[int]) -> list[int]:
+        """The same."""
+        return _along(tokens, self.tree.read, self.tree.parents, self.tree.tokens)
+
+
+def _along(path: Sequence[int], read: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """The entries along a path of tokens; `read`: the node of every entry, or -1."""
+    found, above = list[int](), ROOT
+    for token in path:
+        for entry, node in enumerate(read):
+            if node != ROOT and parents[node] == above and tokens[node] == token:
+                found.append(entry)
+                above = node
                 break
-            node = below[0]
-            found.append(self.entries[node])
-        return found
+        else:
+            return found
+    return found
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +78,7 @@ class _Seat:
 
     slot: int
     recall: Recall
-    reading: _Reading | None = None  # of its last draft
+    reading: "_Reading | _Grown | None" = None  # of its last draft
 
 
 class DraftModelDrafter(Drafter):
@@ -130,6 +143,12 @@ class DraftModelDrafter(Drafter):
         leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        for context in batch:
+            self.runner.cache.keep(context.state.slot, (), ())  # a draft before may never have been judged
+        return self._at_once(batch, budgets) or self._by_looks(batch, budgets)
+
+    def _by_looks(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        """Grow what the trees ask for."""
         readings = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]
         active = [r for r in readings if r.growth.looking]
         if active and self._blind(active):
@@ -137,16 +156,19 @@ class DraftModelDrafter(Drafter):
             for number, outputs in enumerate(self.runner.follow(self._steps(active, passes))):
                 for reading, output in zip(passes[number], outputs, strict=True):
                     reading.growth.answer(number, output)
-        elif not (active and self._at_once(active)):
+        else:
             self._by_level(active)
         return [reading.growth.draft("draft-model") for reading in readings]
 
-    def _begin(self, context: Context, budget: int) -> _Reading:
-        """A new draft, in place of one that may never have been judged."""
-        seat: _Seat = context.state
-        self.runner.cache.keep(seat.slot, (), ())
+    def _shape(self, context: Context) -> tuple[Tree, int]:
+        """The tree of a request, and its levels."""
         tree = self.best if self.best is not None and context.sampling.greedy else self.tree
-        depth = self.options.depth or tree.levels
+        return tree, self.options.depth or tree.levels
+
+    def _begin(self, context: Context, budget: int) -> _Reading:
+        """A new draft."""
+        seat: _Seat = context.state
+        tree, depth = self._shape(context)
         growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos)
         seat.reading = reading = _Reading(seat.slot, tree, growth)
         return reading
@@ -167,20 +189,25 @@ class DraftModelDrafter(Drafter):
             for reading in active:
                 self._go_on(reading)
 
-    def _at_once(self, active: Sequence[_Reading]) -> bool:
+    def _at_once(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft] | None:
         """Grow the best trees without the host, where that is what all of them are, and there is room."""
-        rules = [rule for reading in active if (rule := reading.tree.best(reading.growth)) is not None]
-        best = len(rules) == len(active) and all(reading.growth.newest.early for reading in active)
-        if not best or not self.runner.branches:
-            return False
-        works = [self._work(reading) for reading in active]
-        if not all(work.tokens for work in works):  # somebody is asked twice in a step
-            return False
+        if not self.runner.branches:
+            return None
+        works, rules, cache = list[Work](), list[Best](), self.runner.cache
+        for context, budget in zip(batch, budgets, strict=True):
+            tree, depth = self._shape(context)
+            rule = tree.best(budget, depth)
+            tokens = tuple(context.tokens[cache.length(context.state.slot) :])
+            if rule is None or budget < 1 or not tokens or Shaper.of(context, self.eos).bends:  # none: asked twice
+                return None
+            works.append(Work(context.state.slot, tokens, logits=(len(tokens) - 1,)))
+            rules.append(rule)
         grown = self.runner.follow_best(works, rules)
-        if grown is not None:
-            for reading, one in zip(active, grown, strict=True):
-                reading.take(one)
-        return grown is not None
+        if grown is None:
+            return None
+        for context, one in zip(batch, grown, strict=True):
+            context.state.reading = _Grown(one)
+        return [_draft(one) for one in grown]
 
     def _by_level(self, active: list[_Reading]) -> None:
         """Level after level, each from what the one before has found."""
@@ -232,3 +259,8 @@ class DraftModelDrafter(Drafter):
                 entries = seat.reading.find(tokens)
                 self.runner.cache.keep(seat.slot, tokens[: len(entries)], entries)
                 seat.reading = None
+
+
+def _draft(tree: Grown) -> Draft:
+    error = None if tree.sound else UNSOUND
+    return Draft(tuple(tree.tokens), tuple(tree.parents), None, tuple(tree.chances), "draft-model", error)

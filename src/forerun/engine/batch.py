@@ -14,7 +14,7 @@ import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.types import Flat, Ints, Output, Pass, PassOutput, Peaks, Segment, Work
+from forerun.types import NO_STATES, Flat, Ints, Output, Pass, PassOutput, Peaks, Segment, Work
 
 
 def flatten(work: Sequence[Work], cache: Cache) -> Flat:
@@ -36,16 +36,25 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
     return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan)
 
 
-def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
-    """One flat, ragged pass for all works."""
-    flat = flatten(work, cache)
+def masked(flat: Flat, device: torch.device) -> Flat:
+    """With masks of the segments that hold trees."""
+    if not any(flat.trees):
+        return flat
+    pairs = zip(flat.segments, flat.trees, strict=True)
+    segments = [s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs]
+    return flat._replace(segments=segments)
+
+
+def sent(flat: Flat, device: torch.device) -> Pass:
+    """One flat, ragged pass as a model reads it."""
     every = len(flat.wanted) == len(flat.tokens)
     tokens, positions, rows = _sent([flat.tokens, flat.positions, [] if every else flat.wanted], device)
-    segments = flat.segments
-    if any(flat.trees):
-        pairs = zip(segments, flat.trees, strict=True)
-        segments = [s if tree is None else replace(s, mask=_mask(tree, s.base, device)) for s, tree in pairs]
-    return Pass(tokens, positions, tuple(segments), None if every else rows, flat.hidden, flat.plan)
+    return Pass(tokens, positions, tuple(flat.segments), None if every else rows, flat.hidden, flat.plan)
+
+
+def pack(work: Sequence[Work], cache: Cache, device: torch.device) -> Pass:
+    """One flat, ragged pass for all works."""
+    return sent(masked(flatten(work, cache), device), device)
 
 
 def _sent(lists: Sequence[list[int]], device: torch.device) -> list[torch.Tensor]:
@@ -65,11 +74,12 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
         answers = output.answers[0] if output.answers else None
         return [Output(output.logits, tuple(best), tuple(peak), tuple(mass) if mass is not None else None, {}, answers)]
     outputs, row, token = [], 0, 0
-    for w, answers in zip(work, output.answers or repeat(None)):  # noqa: B905 - the second has no end
+    logits = output.logits.split([len(w.logits) for w in work])
+    for w, own, answers in zip(work, logits, output.answers or repeat(None)):  # noqa: B905 - the last has no end
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
-        hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden}
+        hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden} if w.hidden else NO_STATES
         masses = tuple(mass[rows]) if mass is not None else None
-        outputs.append(Output(output.logits[rows], tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers))
+        outputs.append(Output(own, tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers))
         row, token = rows.stop, tokens.stop
     return outputs
 

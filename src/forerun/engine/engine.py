@@ -359,7 +359,7 @@ class Engine:
             self._despite(self.members.decoder.stop, request.state)
         self._despite(self.members.scheduler.ended, candidate)
         event = event or Event(request.id, (), self._despite(request.flush) or "")
-        return replace(event, finish_reason=reason, error=request.error, time=now, stats=request.stats)
+        return event._replace(finish_reason=reason, error=request.error, time=now, stats=request.stats)
 
     def _despite(self, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - passes through
         """Of a request that ends in any case; what fails is said."""

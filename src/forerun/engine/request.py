@@ -66,6 +66,10 @@ class Request:
 
     def commit(self, emissions: Sequence[Emission]) -> tuple[tuple[Emission, ...], str]:
         """Append tokens until one ends the request; what was appended, and the text that became certain."""
+        tokens = [emission.token for emission in emissions]
+        if tokens and not self.stops and self.guide is None and self._goes_on(tokens):
+            self.tokens += tokens
+            return tuple(emissions), self.detokenizer.push(*tokens)
         pieces: list[str] = []
         for count, emission in enumerate(emissions, 1):
             self.tokens.append(emission.token)
@@ -75,6 +79,10 @@ class Request:
                 self.finish_reason = reason
                 return tuple(emissions[:count]), "".join(pieces)
         return tuple(emissions), "".join(pieces)
+
+    def _goes_on(self, tokens: Sequence[int]) -> bool:
+        """Whether neither an end nor the limit is among new tokens."""
+        return self.ends.isdisjoint(tokens) and self.written + len(tokens) < self.limit
 
     def _read(self, token: int) -> tuple[str, str | None]:
         """Text of one more token, and why the request ends with it, if it does."""

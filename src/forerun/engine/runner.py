@@ -11,7 +11,7 @@ import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.engine.batch import flatten, pack, peaks_of, summary, unpack
+from forerun.engine.batch import flatten, masked, peaks_of, sent, summary, unpack
 from forerun.engine.grid import Chain, Inputs, Shape, Shaping, chains, shape_of
 from forerun.models.contract import Model
 from forerun.types import Best, Flat, Grown, Output, Pass, PassOutput, Segment, Work
@@ -43,9 +43,10 @@ class ModelRunner:
         """One flat pass for all works with the same layer plan; their tokens are unjudged afterwards."""
         if self.padded is not None:
             return self.padded.finish([self.padded.start(work)])[0]
-        batch = pack(work, self.cache, self.info.layout.device)
-        output = self.model.forward(batch, self.cache)
-        self.cache.advance(batch.segments)
+        flat = masked(flatten(work, self.cache), device := self.info.layout.device)
+        model, cache = self.model, self.cache
+        output = model.run(flat, cache) if model.follows else model.forward(sent(flat, device), cache)
+        cache.advance(flat.segments)
         return unpack(work, output)
 
     @property

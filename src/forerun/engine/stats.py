@@ -33,9 +33,12 @@ class RequestStats:
         self.tokens += emitted
         self.drafted += turn.drafted
         self.accepted += path
-        self.reached.update(range(1, turn.depth + 1))
-        self.accepted_at.update(range(1, path + 1))
-        self.sources.update(e.source for e in turn.emissions[:emitted])
+        for depth in range(1, turn.depth + 1):
+            self.reached[depth] += 1
+        for depth in range(1, path + 1):
+            self.accepted_at[depth] += 1
+        for emission in turn.emissions[:emitted]:
+            self.sources[emission.source] += 1
 
     @property
     def tokens_per_step(self) -> float:

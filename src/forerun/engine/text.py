@@ -25,10 +25,12 @@ class Detokenizer:
             self._window, self._shown = [], ""
         self._fixed = len(self._window)
 
-    def push(self, token: int) -> str:
-        """Text that this token makes certain; often "", sometimes several characters."""
-        self._window.append(token)
-        text = self._decode(self._window)
+    def push(self, *tokens: int) -> str:
+        """Text that these tokens make certain; often "", sometimes several characters."""
+        text = self._decode([*self._window, *tokens])
+        if text.endswith("\ufffd") and len(tokens) > 1:
+            return "".join(map(self.push, tokens))
+        self._window += tokens
         if text.endswith("\ufffd") or len(text) <= len(self._shown):
             return ""
         return self._give(text)
@@ -52,6 +54,10 @@ class StopFinder:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops, self._held = tuple(stops), ""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to find."""
+        return bool(self._stops)
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Text that may be shown, and whether a stop string was completed; nothing follows it then."""

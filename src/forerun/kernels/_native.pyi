@@ -103,13 +103,11 @@ class Session:
     def __init__(self, decoder: Decoder, team: Team, kind: int, strips: Ints) -> None: ...
     def run(
         self,
-        tokens: int,  # addresses of int64
-        positions: int,
+        numbers: list[int],  # tokens, positions and wanted rows
         rows: int,
         segments: list[int],  # seven for each: start, count, past, base, address of its mask or 0, first run, runs
         runs: list[tuple[int, int]],  # first row in the cache, count
-        wanted: int,  # address of int64, or 0: all rows
-        logits: int,
+        logits: int,  # address
         num_wanted: int,
         layers: Sequence[int] | None,
         hidden: list[tuple[int, int]],  # place in the order of layers, address
@@ -118,14 +116,14 @@ class Session:
     ]: ...  # per row of logits: its best token, that one's logit, its mass
     def follow(  # passes in a row, all layers each; what they have found, one after the other
         self,
-        numbers: int,  # address of int64: tokens, positions and wanted rows of every pass
+        numbers: list[int],  # tokens, positions and wanted rows of every pass
         # where in these a pass begins; rows, segments, runs, logits and num_wanted as above; behind the first, in which
         # row of the pass before each row's token is found
         passes: list[tuple[int, int, list[int], list[tuple[int, int]], int, int, list[int]]],
     ) -> tuple[list[int], list[float], list[float]]: ...
     def grow(  # best trees, one below each segment
         self,
-        numbers: int,  # address of int64: tokens, positions and wanted rows of the first pass, one row of each segment
+        numbers: list[int],  # tokens, positions and wanted rows of the first pass, one row of each segment
         rows: int,
         segments: list[int],
         runs: list[tuple[int, int]],  # with room for all that may be read behind the segments

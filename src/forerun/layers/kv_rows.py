@@ -49,6 +49,8 @@ class KVRows:
                 for layer in layers:
                     keys[layer], values[layer] = next(parts), next(parts)
             self._stores += stores
+        near = self._device.type == "cpu"  # moves are of few rows: PyTorch's operations take longer than the copies
+        self._near = [s.view(torch.uint8).numpy() for s in self._stores] if near else []
 
     def place(self, rows: Sequence[int]) -> Place:
         """Prepare a write of a pass whose row i goes to `rows[i]`; once per pass, not per layer."""
@@ -84,9 +86,12 @@ class KVRows:
 
     def move(self, source: Sequence[int], to: Sequence[int]) -> None:
         """Copy rows in all layers, as if all were read before any is written."""
-        both = send((source, to), self._device)
-        for store in self._stores:
-            store.index_copy_(1, both[1], store.index_select(1, both[0]))
+        for near in self._near:
+            near[:, to] = near[:, source]
+        if not self._near:
+            both = send((source, to), self._device)
+            for store in self._stores:
+                store.index_copy_(1, both[1], store.index_select(1, both[0]))
         if self.noted is not None:
             self.noted.append((list(source), list(to)))
 

@@ -32,7 +32,7 @@ class Model(ABC):
     """Logits and hidden states of a flat pass. The cache it is given was made for its layout."""
 
     info: ModelInfo
-    follows: bool = False  # whether it has `follow` and `follow_best`
+    follows: bool = False  # whether it has `run`, `follow` and `follow_best`, which read passes as the host has them
 
     @abstractmethod
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
@@ -40,6 +40,10 @@ class Model(ABC):
 
         Does not: advance the cache (the runner does), sample, or keep anything.
         """
+
+    def run(self, flat: Flat, cache: Cache) -> PassOutput:
+        """The same as `forward`, of a pass that no tensor holds."""
+        raise NotImplementedError
 
     def follow(self, steps: Iterable[tuple[Flat, Sequence[int]]], cache: Cache) -> list[PassOutput]:
         """Chains in a row, through all layers: behind the first pass, a row's token is what one before it found.

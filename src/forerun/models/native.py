@@ -254,28 +254,29 @@ class NativeTransformer(Growing):
         self._sessions: WeakKeyDictionary[Cache, Any] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:
+        wanted = list(range(work.tokens.numel())) if work.logits is None else work.logits.tolist()
+        numbers = work.tokens.tolist(), work.positions.tolist(), wanted
+        return self.run(Flat(*numbers, work.segments, (), work.hidden, work.plan), cache)
+
+    def run(self, flat: Flat, cache: Cache) -> PassOutput:
         session = self._sessions.get(cache) or self._begin(cache)
-        rows, plan = work.tokens.numel(), work.plan
-        count = rows if work.logits is None else work.logits.numel()
-        logits = torch.empty(count if plan is None or plan.logits else 0, self.info.vocab_size)
-        hidden = self._hidden(work, rows) if work.hidden else {}
-        found = Peaks(
-            *session.run(
-                work.tokens.data_ptr(),
-                work.positions.data_ptr(),
-                rows,
-                *_segments(work.segments, cache),
-                work.logits.data_ptr() if work.logits is not None else 0,
-                logits.data_ptr(),
-                logits.shape[0],
-                plan.layers if plan is not None else None,
-                [(at, out.data_ptr()) for at, out in hidden.items()],
-            )
+        rows, plan = len(flat.tokens), flat.plan
+        count = len(flat.wanted) if plan is None or plan.logits else 0
+        logits = torch.empty(count, self.info.vocab_size)
+        hidden = self._hidden(flat) if flat.hidden else {}
+        found = session.run(
+            flat.tokens + flat.positions + flat.wanted,
+            rows,
+            *_segments(flat.segments, cache),
+            logits.data_ptr(),
+            count,
+            plan.layers if plan is not None else None,
+            [(at, out.data_ptr()) for at, out in hidden.items()],
         )
-        if not work.hidden:
-            return PassOutput(logits, {}, found)
+        if not flat.hidden:
+            return PassOutput(logits, {}, Peaks(*found))
         order = list(plan.layers) if plan is not None else list(range(self.info.num_layers))
-        return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in work.hidden}, found)
+        return PassOutput(logits, {layer: hidden[_index(order, layer)] for layer in flat.hidden}, Peaks(*found))
 
     def follow(self, steps: Iterable[tuple[Flat, Sequence[int]]], cache: Cache) -> list[PassOutput]:
         session = self._sessions.get(cache) or self._begin(cache)
@@ -291,8 +292,7 @@ class NativeTransformer(Growing):
             numbers += flat.positions
             numbers += flat.wanted
             ends.append(ends[-1] + count)
-        held = np.array(numbers, np.int64)
-        best, peak, mass = session.follow(held.ctypes.data, passes)
+        best, peak, mass = session.follow(numbers, passes)
         parts = [slice(begin, end) for begin, end in pairwise(ends)]
         return [PassOutput(logits[p.stop - p.start], {}, Peaks(best[p], peak[p], mass[p])) for p in parts]
 
@@ -303,14 +303,13 @@ class NativeTransformer(Growing):
             held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.count, 0, None))
             table += (s.start, s.count, s.past, s.base, 0, len(runs), len(held))
             runs += held
-        numbers = np.array([*flat.tokens, *flat.positions, *flat.wanted], np.int64)
-        grown = session.grow(numbers.ctypes.data, len(flat.tokens), table, runs, [tuple(rule) for rule in rules])
-        return [Grown(*one) for one in grown]
+        numbers = flat.tokens + flat.positions + flat.wanted
+        return [Grown(*one) for one in session.grow(numbers, len(flat.tokens), table, runs, rules)]
 
-    def _hidden(self, work: Pass, rows: int) -> dict[int, torch.Tensor]:
+    def _hidden(self, flat: Flat) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
-        order = list(work.plan.layers) if work.plan is not None else list(range(self.info.num_layers))
-        return {_index(order, layer): torch.empty(rows, self.info.hidden_size) for layer in work.hidden}
+        order = list(flat.plan.layers) if flat.plan is not None else list(range(self.info.num_layers))
+        return {_index(order, layer): torch.empty(len(flat.tokens), self.info.hidden_size) for layer in flat.hidden}
 
     def grow(self, config: TransformerConfig, info: ModelInfo, width: int, noise: Noise) -> "NativeTransformer":
         hidden, heads = config.hidden_size, config.num_heads + 2 * config.num_kv_heads

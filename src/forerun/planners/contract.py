@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from forerun.member import Member
 from forerun.types import Context, Draft, Outcome, Setup, Turn
@@ -18,8 +18,7 @@ Kept = TypeVar("Kept")
 REMEMBERED = 4096  # requests
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """Where the time of a step went, in seconds."""
 
     drafting: float

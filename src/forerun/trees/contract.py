@@ -45,7 +45,7 @@ class Tree(Member):
         A look is answered when the generator goes on; it may not go on at all. A node is looked behind at most once.
         """
 
-    def best(self, growth: Growth) -> Best | None:
+    def best(self, budget: int, depth: int) -> Best | None:
         """The rule by which it grows, where that is the best tree's: then a model may do so in one go."""
         return None
 

@@ -39,11 +39,11 @@ class OptTree(Tree):
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options = options
 
-    def best(self, growth: Growth) -> Best:
-        return Best(min(growth.budget, self.options.nodes or growth.budget), growth.depth, self.options.gain)
+    def best(self, budget: int, depth: int) -> Best:
+        return Best(min(budget, self.options.nodes or budget), depth, self.options.gain)
 
     def grow(self, growth: Growth) -> Looks:
-        nodes, behind, expected = self.best(growth).nodes, [ROOT], 0.0
+        nodes, behind, expected = self.best(growth.budget, growth.depth).nodes, [ROOT], 0.0
         with Pool(growth, nodes) as pool:
             for _ in range(growth.depth):
                 look = pool.look(behind, nodes)

@@ -71,7 +71,7 @@ class Counted:
         grown = self.runner.follow_best(work, rules)
         if grown is None:
             return None
-        passes = [(len(w.tokens), *tree.passes) for w, tree in zip(work, grown, strict=True)]
+        passes = [(len(w.tokens), *tree.widths) for w, tree in zip(work, grown, strict=True)]
         for rows in zip_longest(*passes, fillvalue=0):
             context = sum(before for before, here in zip(held, rows, strict=True) if here)
             self.bill.add(self.costs, sum(rows), context, sum(map(bool, rows)))

@@ -31,14 +31,12 @@ class MatchVerifier(SoloVerifier):
     def verify_one(self, draft: Draft, target: Target, rng: Rng) -> Verdict:
         node: int = -1
         path: tuple[int, ...] = ()
-        while True:
-            token = rng.categorical(target[node], Purpose.TARGET, len(path))
-            for child in draft.children(node):
-                if draft.tokens[child] == token:
-                    node, path = child, (*path, child)
-                    break
-            else:
-                return Verdict(path, token)
+        token = rng.categorical(target[node], Purpose.TARGET, 0)
+        for child, (drafted, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):  # parents come first
+            if parent == node and drafted == token:
+                node, path = child, (*path, child)
+                token = rng.categorical(target[node], Purpose.TARGET, len(path))
+        return Verdict(path, token)
 
     def acceptance(self, p: Floats, q: Floats, count: int) -> float:
         """Sum over x of 1 / sum_y max(p(y) / p(x), q(y) / q(x)) (2408.07978); i.i.d. siblings are all the same token.

@@ -136,7 +136,7 @@ class Shifted(shapes.CompletionReport):
 
 def mixed(queue, events, right=loop.EngineLoop._tell):
     """What one request wrote in a step is told to the next one."""
-    right(queue, [replace(event, text=events[i - 1].text) for i, event in enumerate(events)])
+    right(queue, [event._replace(text=events[i - 1].text) for i, event in enumerate(events)])
 
 
 async def confused(answer, right=reply.Reply._read):

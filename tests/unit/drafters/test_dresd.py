@@ -83,9 +83,9 @@ def test_the_state_of_the_last_accepted_node_counts(store):
     outcome = Outcome(work, Output(torch.empty(1, 6), (), (), hidden={LAYER: states}), Draft((1, 3), (-1, -1)))
     one.observe([context], [outcome])  # not judged yet
     assert context.state.state.tolist() == state("c", "c").tolist()
-    one.observe([context], [replace(outcome, verdict=Verdict((1,), 2))])
+    one.observe([context], [outcome._replace(verdict=Verdict((1,), 2))])
     assert context.state.state.tolist() == state("a", "b").tolist()
-    one.observe([context], [replace(outcome, verdict=Verdict((), 2))])
+    one.observe([context], [outcome._replace(verdict=Verdict((), 2))])
     assert context.state.state.tolist() == state("f", "a").tolist()
 
 

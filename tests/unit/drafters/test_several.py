@@ -277,7 +277,7 @@ def test_a_pass_without_the_tree_is_passed_on_as_it_is(held):
     share = context.state.shares[0]
     before = share.acceptance
     reading = Outcome(Work(0, (1, 2)), Output(torch.zeros(0, 3), (), ()))
-    dropped = replace(outcome_of(context.state, (), 1), draft=Draft())
+    dropped = outcome_of(context.state, (), 1)._replace(draft=Draft())
     made.observe([context], [reading])
     made.observe([context], [dropped])
     assert [drafter.told for drafter in drafters] == [[reading, dropped]] * 3

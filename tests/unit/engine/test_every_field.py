@@ -66,7 +66,7 @@ def written(drafter, sampling):
     rig = Toy(drafter=drafter, verifier="match", model=MODEL).build()
     texts = rig.write([Ask(prompt, sampling) for prompt in PROMPTS])
     assert rig.engine.stats.draft_failures == 0
-    return [replace(t, emissions=tuple(replace(e, source="") for e in t.emissions)) for t in texts]
+    return [replace(t, emissions=tuple(e._replace(source="") for e in t.emissions)) for t in texts]
 
 
 def plain(sampling):

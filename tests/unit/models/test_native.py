@@ -329,7 +329,7 @@ def test_bits_do_not_depend_on_which_thread_takes_which_piece(dtype, tmp_path):
         alone.cache.close(work.slot)
         for _ in range(5):
             slot = shared.cache.open(())[0]
-            assert torch.equal(shared.run([replace(work, slot=slot)])[0].logits, want)
+            assert torch.equal(shared.run([work._replace(slot=slot)])[0].logits, want)
             shared.cache.close(slot)
 
 

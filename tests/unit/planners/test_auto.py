@@ -214,7 +214,7 @@ def test_a_request_alone_is_drafted_for_until_the_first_drafts_are_past():
     observe = plan.observe
 
     def slow(batch, drafts, turns, spent):
-        observe(batch, drafts, turns, replace(spent, drafting=next(taken, 0.01) if any(drafts) else 0.0))
+        observe(batch, drafts, turns, spent._replace(drafting=next(taken, 0.01) if any(drafts) else 0.0))
 
     plan.observe = slow
     history = play(plan, [always], 100)
@@ -257,7 +257,7 @@ def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
     plan, slow = planner(Costs((1, 2, 64), (1.0, 1.6, 20.0))), iter([2.0] * 10)
     observe = plan.observe
     plan.observe = lambda batch, drafts, turns, spent: observe(
-        batch, drafts, turns, replace(spent, running=spent.running * next(slow, 1.0))
+        batch, drafts, turns, spent._replace(running=spent.running * next(slow, 1.0))
     )
     luck = cycle([0, 1])
     play(plan, [lambda nodes: min(nodes, next(luck))], 400)

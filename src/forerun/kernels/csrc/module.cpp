@@ -174,6 +174,10 @@ struct Decoder {
     }
 };
 
+// Tokens, parents and chances of a draft; which of its nodes each entry of the cache is, or -1; entries of each pass after
+// the first; whether all was sound.
+using Grown = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<int64_t>, std::vector<int64_t>, bool>;
+
 // A draft that grows: candidates by the chance of their whole path, of which the likeliest are the best tree so far. What
 // growth.py's Pool and the tree `opt-tree` are together, step for step.
 struct Best {
@@ -189,6 +193,7 @@ struct Best {
     std::vector<int64_t> parents, tokens, depths;  // of nodes
     std::vector<double> chances;
     std::vector<int64_t> behind{ROOT}, read;  // candidates of the next pass; nodes of passes so far, in the cache's order
+    std::vector<int64_t> widths;              // of the passes after the first
     double expected = 0;
     bool sound = true;
 
@@ -232,6 +237,23 @@ struct Best {
         }
         if (expected - before < gain || !--levels) behind.clear();
         for (int64_t candidate : behind) read.push_back(plant(candidate));
+        if (!behind.empty()) widths.push_back((int64_t)behind.size());
+    }
+
+    Grown draft() {
+        std::vector<int64_t> kept = best(), said, above;
+        std::vector<double> likely;
+        std::sort(kept.begin(), kept.end());  // parents first
+        for (int64_t& one : kept) one = plant(one);
+        std::vector<int64_t> place(parents.size(), ROOT);
+        for (int64_t node : kept) {
+            place[node] = (int64_t)said.size();
+            said.push_back(tokens[node]);
+            above.push_back(parents[node] == ROOT ? ROOT : place[parents[node]]);
+            likely.push_back(chances[node]);
+        }
+        for (int64_t& node : read) node = place[node];
+        return {std::move(said), std::move(above), std::move(likely), std::move(read), std::move(widths), sound};
     }
 };
 
@@ -290,16 +312,16 @@ struct Session {
     using Finds = std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>>;
     using Parts = std::vector<std::pair<int64_t, int64_t>>;
 
-    // A plan of all layers, whose rows from `first` on go to `found`.
-    void read(uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
-              uintptr_t wanted, uintptr_t logits, int64_t num_wanted, Found& found, int64_t first) {
+    // A plan of all layers, whose rows from `first` on go to `found`. `numbers`: tokens, positions and wanted rows.
+    void read(const int64_t* numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
+              int64_t num_wanted, Found& found, int64_t first) {
         plan.best = found.best.data() + first;
         plan.peak = found.peak.data() + first;
         plan.mass = found.mass.data() + first;
         plan.rows = rows;
-        plan.tokens = (const int64_t*)tokens;
-        plan.positions = (const int64_t*)positions;
-        plan.wanted = (const int64_t*)wanted;
+        plan.tokens = numbers;
+        plan.positions = numbers + rows;
+        plan.wanted = numbers + 2 * rows;
         plan.num_wanted = num_wanted;
         plan.logits = (float*)logits;
         const Net& net = decoder->net;
@@ -326,12 +348,11 @@ struct Session {
         team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
     }
 
-    // Takes addresses of int64 instead of arrays, which cost a microsecond each to look into.
-    Finds run(uintptr_t tokens, uintptr_t positions, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t wanted,
-              uintptr_t logits, int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers,
-              const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+    // `numbers`: tokens, positions and wanted rows, as a list: to look into an array takes a microsecond.
+    Finds run(const std::vector<int64_t>& numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
+              int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
         Found found(num_wanted);
-        read(tokens, positions, rows, segments, parts, wanted, logits, num_wanted, found, 0);
+        read(numbers.data(), rows, segments, parts, logits, num_wanted, found, 0);
         if (layers) plan.layers.assign(layers->begin(), layers->end());
         plan.hidden.assign(plan.layers.size(), nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
@@ -347,16 +368,16 @@ struct Session {
     using Step = std::tuple<int64_t, int64_t, std::vector<int64_t>, Parts, uintptr_t, int64_t, std::vector<int64_t>>;
 
     // Passes in a row. `numbers`: tokens, positions and wanted rows of each.
-    Finds follow(uintptr_t numbers, const std::vector<Step>& steps) {
+    Finds follow(std::vector<int64_t> numbers, const std::vector<Step>& steps) {
         nb::gil_scoped_release release;
         int64_t total = 0, first = 0;
         for (const Step& step : steps) total += std::get<5>(step);
         Found found(total);
         const int64_t* before = nullptr;
         for (const auto& [at, rows, segments, parts, logits, num_wanted, sources] : steps) {
-            int64_t* tokens = (int64_t*)numbers + at;
+            int64_t* tokens = numbers.data() + at;
             if (before) for (int64_t r = 0; r < rows; ++r) tokens[r] = before[sources[r]];
-            read((uintptr_t)tokens, (uintptr_t)(tokens + rows), rows, segments, parts, (uintptr_t)(tokens + 2 * rows), logits, num_wanted, found, first);
+            read(tokens, rows, segments, parts, logits, num_wanted, found, first);
             pass();
             before = plan.best;
             first += num_wanted;
@@ -364,25 +385,22 @@ struct Session {
         return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
     }
 
-    // Of a tree: parents, tokens and chances of its nodes, those that were read, those of the draft, whether all was sound.
-    using Grown = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<int64_t>, std::vector<int64_t>, bool>;
-
     // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
     // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
-    std::vector<Grown> grow(uintptr_t numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
+    std::vector<Grown> grow(std::vector<int64_t> numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
                             const std::vector<std::tuple<int64_t, int64_t, double>>& rules) {
         nb::gil_scoped_release release;
         const int64_t vocab = decoder->net.vocab;
         std::vector<Best> trees;
         for (const auto& [size, levels, gain] : rules) trees.push_back({size, levels, gain});
-        std::vector<int64_t> held((int64_t*)numbers, (int64_t*)numbers + 2 * rows + (int64_t)rules.size()), table = segments, growing(rules.size());
+        std::vector<int64_t> table = segments, growing(rules.size());
         std::iota(growing.begin(), growing.end(), 0);
         std::vector<std::vector<uint8_t>> masks(rules.size());
         int64_t wanted = (int64_t)rules.size();
         while (true) {
             if ((int64_t)scores.size() < wanted * vocab) scores.resize(wanted * vocab);
             Found found(wanted);
-            read((uintptr_t)held.data(), (uintptr_t)(held.data() + rows), rows, table, parts, (uintptr_t)(held.data() + 2 * rows), (uintptr_t)scores.data(), wanted, found, 0);
+            read(numbers.data(), rows, table, parts, (uintptr_t)scores.data(), wanted, found, 0);
             pass();
             int64_t row = 0;
             for (int64_t at : growing) {
@@ -422,17 +440,12 @@ struct Session {
                 for (int64_t value : {(int64_t)tokens.size() - count, count, past, all - count, (int64_t)masks[at].data(), s[5], s[6]}) table.push_back(value);
             }
             rows = wanted = (int64_t)tokens.size();
-            held = tokens;
-            held.insert(held.end(), positions.begin(), positions.end());
-            for (int64_t r = 0; r < rows; ++r) held.push_back(r);
+            numbers = std::move(tokens);
+            numbers.insert(numbers.end(), positions.begin(), positions.end());
+            for (int64_t r = 0; r < rows; ++r) numbers.push_back(r);
         }
         std::vector<Grown> out;
-        for (Best& tree : trees) {
-            std::vector<int64_t> kept = tree.best();
-            std::sort(kept.begin(), kept.end());
-            for (int64_t& one : kept) one = tree.plant(one);
-            out.emplace_back(std::move(tree.parents), std::move(tree.tokens), std::move(tree.chances), std::move(tree.read), std::move(kept), tree.sound);
-        }
+        for (Best& tree : trees) out.push_back(tree.draft());
         return out;
     }
 

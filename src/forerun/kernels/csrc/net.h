@@ -128,7 +128,7 @@ struct Plan {
     int64_t rows = 0;
     const int64_t *tokens = nullptr, *positions = nullptr;
     std::vector<Segment> segments;
-    const int64_t* wanted = nullptr;  // rows whose logits are asked for; none: all
+    const int64_t* wanted = nullptr;  // rows whose logits are asked for
     int64_t num_wanted = 0;
     float* logits = nullptr;  // [num_wanted, vocab]
     int64_t* best = nullptr;  // [num_wanted]

@@ -427,7 +427,7 @@ private:
 
     void logits() {
         const Activations in = prepare(net.head, plan.num_wanted, size.hidden, [&](int64_t i, float* out) {
-            const int64_t r = plan.wanted ? plan.wanted[i] : i;
+            const int64_t r = plan.wanted[i];
             normalise(net, net.final_norm, x(r), net.hidden, out);
         });
         multiply(net.head, in, plan.num_wanted, [this](int64_t i, int64_t t, vf low, vf high) {

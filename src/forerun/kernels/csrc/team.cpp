@@ -54,6 +54,8 @@ void Team::serve(int id) {
     while (true) {
         const auto called = [&] { return call_.load() != seen; };
         for (int spins = 0; !called() && spins < PATIENCE; ++spins) relax();
+        const auto since = std::chrono::steady_clock::now();
+        while (!called() && std::chrono::steady_clock::now() - since < LINGER) std::this_thread::yield();  // whoever wants the core has it
         if (!called()) sleep(called, false);
         seen = call_.load();  // whom it names, the run waits for
         if (stop_.load()) return;
