@@ -9,10 +9,11 @@ what his request may write.
 """
 
 import asyncio
+import ctypes
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,8 +29,10 @@ from forerun.server.refusal import unavailable
 from forerun.types import Event, Sampling
 
 _LOG = logging.getLogger("forerun.server")
+_LIBC = ctypes.PyDLL(None)  # its functions keep the interpreter
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
+_LEISURE = 0.05  # the same while nobody waits for parts
 _LATEST = 2 * _PACE  # seconds after one in which news is looked for, if the next pass is a long one
 _HOP = 0.0002  # seconds from the wish to deliver to its beginning
 _HELD = 0.004  # seconds at most that a pass waits for a delivery
@@ -55,6 +58,7 @@ class Ticket:
     """The asks of one caller while they run, and the news of them as (ask, event)."""
 
     asks: Sequence[Ask]
+    eager: bool = True  # whether the caller wants parts as they come, and not only the end
     arrived: float = field(default_factory=perf_counter)
     seeds: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # the engine's
@@ -105,6 +109,35 @@ Observer = Callable[[Ticket, int, Event], None]  # called on the event loop
 Order = tuple[Callable[[Engine], Any], "asyncio.Future[Any]"]
 
 
+class Bell:
+    """Wakes an event loop from another thread, which keeps the interpreter meanwhile.
+
+    Who lets go of it to write, as Python's own functions do, gets it back only milliseconds later from an event loop
+    that is then awake.
+    """
+
+    def __init__(self, home: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
+        self._home, self._answer = home, answer
+        self._ear, self._button = os.pipe()
+        for end in (self._ear, self._button):
+            os.set_blocking(end, False)
+        home.add_reader(self._ear, self._heard)
+
+    def ring(self) -> None:
+        """From any thread, until `close`."""
+        _LIBC.write(self._button, b"!", 1)
+
+    def close(self) -> None:
+        """On the event loop, once nobody rings any more."""
+        self._home.remove_reader(self._ear)
+        os.close(self._ear)
+        os.close(self._button)
+
+    def _heard(self) -> None:
+        os.read(self._ear, 64)
+        self._answer()
+
+
 class EngineLoop:
     """Steps an engine for as long as there is work."""
 
@@ -114,9 +147,9 @@ class EngineLoop:
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._tickets: dict[int, tuple[Ticket, int]] = {}  # number -> whose, and which of its asks
         self._thread = Thread(target=self._run, name="forerun-engine", daemon=True)
-        self._bell: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: there will be no more news
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
         self._news: deque[tuple[Ticket, int, Event]] = deque()
+        self._pace = _LEISURE  # seconds between deliveries, by who waits for what is new
         self._woken, self._woke = False, 0.0  # whether the event loop is about to look at the news; when it was told to
         self._told, self._took = Signal(), 0.0  # the last delivery is over; seconds of work that it was
         self._look: asyncio.TimerHandle | None = None
@@ -129,7 +162,7 @@ class EngineLoop:
     def start(self) -> None:
         """From the event loop that will hear the news."""
         self._home = asyncio.get_running_loop()
-        Thread(target=self._ring, name="forerun-bell", daemon=True).start()
+        self._bell = Bell(self._home, self._deliver)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -137,6 +170,9 @@ class EngineLoop:
         self._stopping = True
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, _LAST)
+            if not self._thread.is_alive():
+                self._deliver()
+                self._bell.close()
 
     def silence(self) -> float:
         """Seconds since the engine last finished a step, or said that it has nothing to do."""
@@ -151,9 +187,9 @@ class EngineLoop:
             self._orders.put((order, found))
         return await found
 
-    async def submit(self, asks: Sequence[Ask]) -> Ticket:
-        """All of them, or none and a RequestError."""
-        ticket = Ticket(asks)
+    async def submit(self, asks: Sequence[Ask], *, eager: bool = True) -> Ticket:
+        """All of them, or none and a RequestError; `eager`: as a ticket has it."""
+        ticket = Ticket(asks, eager)
         try:
             await self.call(partial(self._seat, ticket))
         except asyncio.CancelledError:
@@ -249,13 +285,16 @@ class EngineLoop:
     def _tell(self, events: Sequence[Event]) -> None:
         """Leave news for the event loop."""
         for event in events:
-            self._news.append((*self._tickets[event.request], event))
+            ticket, index = self._tickets[event.request]
+            self._news.append((ticket, index, event))
+            if ticket.eager or event.finish_reason is not None:
+                self._pace = _PACE
             if event.finish_reason is not None:
                 del self._tickets[event.request]
 
     def _pass(self) -> None:
         """Before a pass, during which others may have the interpreter."""
-        if perf_counter() - self._woke < _PACE:
+        if perf_counter() - self._woke < self._pace:
             return
         self._told.clear()
         self._wake()
@@ -265,8 +304,8 @@ class EngineLoop:
     def _wake(self) -> None:
         """Have the event loop hand out the news, if there is any."""
         if self._news and not self._woken:
-            self._woken, self._woke = True, perf_counter()
-            self._bell.put(self._deliver)
+            self._woken, self._woke, self._pace = True, perf_counter(), _LEISURE
+            self._bell.ring()
 
     def _end(self, sentence: str) -> None:
         """Nothing is stepped any more: answer every order, and end every ask with an error."""
@@ -277,15 +316,6 @@ class EngineLoop:
             self._home.call_soon_threadsafe(_fail, found, unavailable(sentence, _RESTART))
         self._tell([Event(n, (), "", "error", sentence, perf_counter(), RequestStats()) for n in self._tickets])
         self._wake()
-        self._bell.put(None)
-
-    # in a thread that only wakes the event loop: that writes to a pipe, and whoever writes lets go of the interpreter,
-    # which an event loop that is then awake keeps from the engine for milliseconds
-
-    def _ring(self) -> None:
-        for deliver in iter(self._bell.get, None):
-            with suppress(RuntimeError):  # the event loop is closed, so nobody waits any more
-                self._home.call_soon_threadsafe(deliver)
 
 
 def _abort_all(engine: Engine) -> None:

@@ -189,7 +189,7 @@ class Service:
                 if wish is not None:
                     await self.trial.prepare(tenant, wish)
             self.accounts.ask(tenant, order.asks)
-            ticket = await self.loop.submit(order.asks)
+            ticket = await self.loop.submit(order.asks, eager=order.stream)
             try:
                 yield ticket
             finally:

@@ -2,7 +2,6 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -131,7 +130,7 @@ class Shifted(shapes.CompletionReport):
     """Numbers of the token before."""
 
     def of(self, emissions):
-        return super().of([replace(e, logprob=emissions[i - 1].logprob) for i, e in enumerate(emissions)])
+        return super().of([e._replace(logprob=emissions[i - 1].logprob) for i, e in enumerate(emissions)])
 
 
 def mixed(queue, events, right=loop.EngineLoop._tell):
