@@ -10,7 +10,7 @@ import pytest
 from forerun import LLM
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
-from forerun.server.loop import Ask, EngineLoop
+from forerun.server.loop import Ask, Bell, EngineLoop
 from forerun.types import Sampling
 
 SAMPLING = Sampling(max_tokens=8, seed=1)
@@ -256,3 +256,33 @@ def test_who_waits_may_be_told_at_once(llm):
     assert told
     text = "".join(event.text for event in told + woke)
     assert text == LLM(ToyModel(5), threads=1, profiles="off").generate(["a"], Sampling(max_tokens=40, seed=1))[0].text
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_who_waits_for_the_end_alone_is_seldom_told(llm, eager):
+    """Deliveries are as many as steps are long for whoever reads parts; else few, and everything comes."""
+    ended = llm.engine.step
+    llm.engine.step = lambda: time.sleep(0.005) or ended()
+    calls, sampling = [], Sampling(max_tokens=60, seed=1)
+
+    async def work(loop):
+        deliver, loop._bell._answer = loop._deliver, lambda: calls.append(0) or deliver()
+        return await written(await loop.submit([Ask([0], sampling)], eager=eager))
+
+    expected = LLM(ToyModel(5), threads=1, profiles="off").generate(["a"], sampling)[0]
+    assert drive(llm, work) == [(expected.text, "length")]
+    assert len(calls) > 30 if eager else 0 < len(calls) < 20
+
+
+def test_a_bell_wakes_a_loop_from_another_thread():
+    async def main():
+        heard = asyncio.Event()
+        bell = Bell(asyncio.get_running_loop(), heard.set)
+        threading.Thread(target=bell.ring).start()
+        await asyncio.wait_for(heard.wait(), 60)
+        heard.clear()
+        bell.close()
+        await asyncio.sleep(0)
+        return heard.is_set()
+
+    assert not asyncio.run(main())
