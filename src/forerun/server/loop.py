@@ -33,7 +33,7 @@ _LIBC = ctypes.PyDLL(None)  # its functions keep the interpreter
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
 _LEISURE = 0.05  # the same while nobody waits for parts
-_LATEST = 2 * _PACE  # seconds after one in which news is looked for, if the next pass is a long one
+_SHARE, _SLOWEST = 0.05, 0.02  # of the time that deliveries may take, as long as there are this many seconds between
 _HOP = 0.0002  # seconds from the wish to deliver to its beginning
 _HELD = 0.004  # seconds at most that a pass waits for a delivery
 _LAST = 10  # seconds that the last step gets
@@ -150,6 +150,8 @@ class EngineLoop:
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
         self._news: deque[tuple[Ticket, int, Event]] = deque()
         self._pace = _LEISURE  # seconds between deliveries, by who waits for what is new
+        self._steady = _PACE  # the same while texts grow
+        self._fresh = set[int]()  # numbers of which nothing was heard yet
         self._woken, self._woke = False, 0.0  # whether the event loop is about to look at the news; when it was told to
         self._told, self._took = Signal(), 0.0  # the last delivery is over; seconds of work that it was
         self._look: asyncio.TimerHandle | None = None
@@ -213,11 +215,12 @@ class EngineLoop:
         self._woken, began = False, thread_time()
         if self._look is not None:
             self._look.cancel()
-        self._look = self._home.call_later(_LATEST, self._deliver) if self._news else None
         fresh: dict[Ticket, News] = {}
         while self._news:
             ticket, index, event = self._news.popleft()
             fresh.setdefault(ticket, []).append((index, event))
+        again = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
+        self._look = self._home.call_later(again, self._deliver) if fresh else None  # the next pass may be a long one
         for ticket, news in fresh.items():
             if not ticket.gone:
                 ticket.hear(news)
@@ -227,7 +230,9 @@ class EngineLoop:
                     self._observe(ticket, index, event)
                 except Exception as problem:  # noqa: BLE001
                     log_bug(_LOG, "counting a request failed", problem)
-        self._took = thread_time() - began if fresh else self._took
+        if fresh:
+            self._took = thread_time() - began
+            self._steady = min(max(self._took / _SHARE, _PACE), _SLOWEST)
         self._told.set()
 
     # in the engine's thread
@@ -239,6 +244,7 @@ class EngineLoop:
                     ask.prompt, ask.sampling, ask.scope, prediction=ask.prediction, priority=ask.priority
                 )
                 self._tickets[number] = ticket, index
+                self._fresh.add(number)
                 ticket.numbers.append(number)
                 ticket.seeds.append(engine.requests[number].sampling.seed or 0)
         except Exception:
@@ -287,8 +293,11 @@ class EngineLoop:
         for event in events:
             ticket, index = self._tickets[event.request]
             self._news.append((ticket, index, event))
-            if ticket.eager or event.finish_reason is not None:
+            if event.request in self._fresh or event.finish_reason is not None:
+                self._fresh.discard(event.request)
                 self._pace = _PACE
+            elif ticket.eager:
+                self._pace = min(self._pace, self._steady)
             if event.finish_reason is not None:
                 del self._tickets[event.request]
 
