@@ -158,6 +158,12 @@ def test_half_a_character_waits_and_is_shown_once():
     assert grown(byte_level().decode, (), ids[:1]) == ["", "\ufffd"]
 
 
+def test_of_tokens_that_come_together_what_is_whole_is_shown():
+    first, second, third = _bytes("byte-level", "aé", ())
+    text = Detokenizer(byte_level().decode)
+    assert [text.push(first, second), text.push(third), text.finish()] == ["a", "é", ""]
+
+
 # R7: where a text ends
 
 
