@@ -33,6 +33,7 @@ _LIBC = ctypes.PyDLL(None)  # its functions keep the interpreter
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
 _LEISURE = 0.05  # the same while nobody waits for parts
+_LATEST = 2 * _PACE  # seconds after one in which first texts and ends are looked for, if the next pass is a long one
 _SHARE, _SLOWEST = 0.05, 0.02  # of the time that deliveries may take, as long as there are this many seconds between
 _HOP = 0.0002  # seconds from the wish to deliver to its beginning
 _HELD = 0.004  # seconds at most that a pass waits for a delivery
@@ -219,8 +220,8 @@ class EngineLoop:
         while self._news:
             ticket, index, event = self._news.popleft()
             fresh.setdefault(ticket, []).append((index, event))
-        again = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
-        self._look = self._home.call_later(again, self._deliver) if fresh else None  # the next pass may be a long one
+        most = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
+        self._look = self._home.call_later(_LATEST, self._again, self._home.time() + most) if fresh else None
         for ticket, news in fresh.items():
             if not ticket.gone:
                 ticket.hear(news)
@@ -234,6 +235,13 @@ class EngineLoop:
             self._took = thread_time() - began
             self._steady = min(max(self._took / _SHARE, _PACE), _SLOWEST)
         self._told.set()
+
+    def _again(self, until: float) -> None:
+        """Hand out what waits behind a long pass: first texts and ends now, the rest when its time has come."""
+        if self._pace > _PACE and self._home.time() < until:
+            self._look = self._home.call_later(_LATEST, self._again, until)
+        else:
+            self._deliver()
 
     # in the engine's thread
 

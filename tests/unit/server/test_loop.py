@@ -291,6 +291,32 @@ def test_deliveries_are_as_many_as_somebody_waits_for_and_they_may_take(llm, mon
     assert least <= len(calls) <= most
 
 
+def test_an_end_does_not_wait_for_a_long_pass(llm, monkeypatch):
+    """Though something was told a moment ago, and nobody wants parts."""
+    monkeypatch.setattr("forerun.server.loop._LEISURE", 30.0)
+    step, steps, over = llm.engine.step, [], []
+
+    def long():
+        steps.append(0)
+        if len(steps) == 4:
+            time.sleep(2)
+            over.append(0)
+        return step()
+
+    llm.engine.step = long
+
+    async def work(loop):
+        asks = [Ask([0], Sampling(max_tokens=count, seed=1)) for count in (3, 400)]
+        ticket, ended = await loop.submit(asks, eager=False), []
+        while not ended:
+            ended = [index for index, event in await ticket.read() if event.finish_reason]
+        told = bool(over)
+        loop.leave(ticket)
+        return ended, told
+
+    assert drive(llm, work) == ([0], False)
+
+
 def test_a_bell_wakes_a_loop_from_another_thread():
     async def main():
         heard = asyncio.Event()
