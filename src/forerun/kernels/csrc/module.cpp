@@ -276,7 +276,8 @@ struct Session {
         if (net.parallel) room(ws.before, rows * hidden);
         room(ws.a, rows * widest + 64);
         room(ws.b, rows * widest + 64);
-        if (decoder->half) room(ws.halves, (rows * parts_of(Kind::BF16, net.exact) + 32) * widest + 64);  // products read whole blocks of rows
+        const int64_t halves = decoder->half ? parts_of(Kind::BF16, net.exact) : 1;  // whole numbers may be kept as sixteen bits, too
+        if (decoder->half || decoder->whole) room(ws.halves, (rows * halves + 32) * widest + 64);  // products read whole blocks of rows
         if (decoder->whole) {
             const int64_t parts = rows * parts_of(Kind::INT8, net.exact);
             room(ws.quantized, (parts + 32) * widest + 64);

@@ -26,7 +26,8 @@ namespace {
 #include "simd.inl"
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
-constexpr int FLOAT_ROWS = REGISTERS < 32 ? 6 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
+constexpr int ACROSS = TILE / FLOATS;  // registers of a tile's outputs
+constexpr int FLOAT_ROWS = REGISTERS < 32 ? 2 : ROWS, PAIRED = REGISTERS < 32 ? 1 : 2;  // of floats; that take two tiles side by side
 constexpr int64_t LEAD = 8 * 1024;  // bytes that weights are asked for in advance
 constexpr int FEW = 4;              // rows of numbers that are rounded, up to which vectors may take two tiles side by side; tile registers from there on
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
@@ -40,8 +41,8 @@ struct Activations {
     const int8_t* whole;
     const float *scales, *middles;  // a row is its whole numbers times the one, and the other added to each
     const int32_t* sums;     // of each part of a row
-    const int32_t* groups;   // sums of each 32 inputs, beside INT4
-    const uint16_t* halves;  // or as bfloat16
+    const int32_t* groups;   // sums of some of its inputs each, and
+    const uint16_t* halves;  // its numbers as sixteen bits: accompany(); or a row as bfloat16
     int parts;               // rows of whole numbers or bfloat16 for each
     int64_t width, stride;   // numbers from one row to the next: of floats, of the others
     bool alone;              // Net::alone
@@ -275,10 +276,10 @@ private:
             if (is_whole(m)) {
                 rotate(b(r), m.inputs);
                 quantize(b(r), m.inputs, parts, whole, stride, ws.scales[r], ws.middles[r], ws.sums.data() + r * parts);
+                accompany(m, parts, whole, stride, ws.halves.data() + r * stride, ws.groups.data() + r * (stride / GROUP));
             } else if (is_changed(m, net)) {
                 halve(r, width, parts, stride);
             }
-            if (m.kind == Kind::INT4) sum_groups(whole, width, ws.groups.data() + r * (stride / GROUP));
         });
         team.meet();
         return activations(m);

@@ -37,42 +37,126 @@ INLINE void float_tiles(const Matrix& m, int64_t t, const Activations& in, int64
     const uint8_t* tile = m.data + t * tile_bytes(K, m.inputs);
     const bool asks = T == 1 || !in.alone;
     const float* x = in.floats + row * in.width;
-    // Registers of a tile's outputs, and as many of them at a time as leave room for the sums of all rows.
-    constexpr int PARTS = TILE / FLOATS, SOME = REGISTERS < 32 && R > 2 ? 2 : PARTS;
-    vf kept[T][R][2];
-    for (int first = 0; first < PARTS; first += SOME) {
-        const uint8_t* at = tile + STEP<K> / PARTS * first;
-        wf sums[T][R][SOME] = {};
-        for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, at += STEP<K>) {
+    wf sums[T][R][ACROSS] = {};
+    for (int64_t i = 0; i < m.inputs; i += INPUTS<K>, tile += STEP<K>) {
 #pragma GCC unroll 2
-            for (int n = 0; n < T; ++n) {
-                if (asks) {
-                    __builtin_prefetch(at + n * next + LEAD, 0, 2);
-                    if constexpr (STEP<K> * SOME == 128 * PARTS) __builtin_prefetch(at + n * next + LEAD + 64, 0, 2);
-                }
+        for (int n = 0; n < T; ++n) {
+            if (asks) {
+                __builtin_prefetch(tile + n * next + LEAD, 0, 2);
+                if constexpr (STEP<K> == 128) __builtin_prefetch(tile + n * next + LEAD + 64, 0, 2);
+            }
 #pragma GCC unroll 2
-                for (int k = 0; k < INPUTS<K>; ++k) {
-                    wf w[SOME];
+            for (int k = 0; k < INPUTS<K>; ++k) {
+                wf w[ACROSS];
 #pragma GCC unroll 8
-                    for (int part = 0; part < SOME; ++part) w[part] = load_weights<K>(at + n * next, k, part);
+                for (int part = 0; part < ACROSS; ++part) w[part] = load_weights<K>(tile + n * next, k, part);
 #pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r) {
-                        const wf b = repeat(x[r * in.width + i + k]);
+                for (int r = 0; r < R; ++r) {
+                    const wf b = repeat(x[r * in.width + i + k]);
 #pragma GCC unroll 8
-                        for (int part = 0; part < SOME; ++part) sums[n][r][part] = fma(w[part], b, sums[n][r][part]);
-                    }
+                    for (int part = 0; part < ACROSS; ++part) sums[n][r][part] = fma(w[part], b, sums[n][r][part]);
                 }
             }
         }
-#pragma GCC unroll 2
-        for (int n = 0; n < T; ++n)
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-                for (int part = 0; part < SOME; ++part) store_some((float*)kept[n][r] + FLOATS * (first + part), sums[n][r][part]);
     }
+    vf kept[T][R][2];
+#pragma GCC unroll 2
+    for (int n = 0; n < T; ++n)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (int part = 0; part < ACROSS; ++part) store_some((float*)kept[n][r] + FLOATS * part, sums[n][r][part]);
     finish<T, R>(m, t, row, kept, done, apart);
 }
+
+#if !defined(__AVX512BW__)  // sixteen registers, which hold the sums of few rows only
+
+// What is asked for meanwhile: so many bytes, some at every step.
+struct Soon {
+    const uint8_t* at;
+    int64_t bytes, pace = 0;
+    void within(int64_t steps) { pace = (bytes + steps - 1) / steps; }
+    __attribute__((always_inline)) void ask() {
+        __builtin_prefetch(at, 0, 2);
+        at += pace;
+    }
+};
+
+// Rows times tiles by pieces of so many inputs, each of which stays in the first cache while all rows pass it, in blocks
+// of up to `Most`: add(Index of rows, row, first input, inputs, weights, their sums, what to ask for).
+template <int Most, typename Sum, typename Add, typename Done>
+void by_pieces(const Matrix& m, Share tiles, int64_t rows, int64_t piece, Add add, Done done) {
+    const int64_t length = is_whole(m) ? round_up(m.inputs, 64) : m.inputs;
+    alignas(64) Sum sums[8 * Most][TILE];
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+        for (int64_t first = 0; first < rows; first += 8 * Most) {
+            const int64_t count = std::min<int64_t>(8 * Most, rows - first), blocks = (count + Most - 1) / Most;
+            std::memset(sums, 0, count * sizeof sums[0]);
+            const uint8_t* w = m.data + t * tile_bytes(m.kind, m.inputs);
+            for (int64_t i = 0; i < length; i += piece) {
+                const int64_t inputs = std::min(piece, length - i), bytes = tile_bytes(m.kind, inputs), some = bytes / blocks;
+                for (int64_t b = 0; b < blocks; ++b) {
+                    const auto [r, end] = share(count, b, blocks);
+                    auto step = [&](auto n) { add(n, first + r, i, inputs, w, sums + r, Soon{w + 2 * PIECE + b * some, some}); };
+                    switch (end - r) {
+                        case 1: step(Index<1>{}); break;
+                        case 2: step(Index<2>{}); break;
+                        case 3: step(Index<3>{}); break;
+                        case 4: step(Index<4>{}); break;
+                        case 5: if constexpr (Most > 4) step(Index<5>{}); break;
+                    }
+                }
+                w += bytes;
+            }
+            for (int64_t r = 0; r < count; ++r) done(first + r, t, sums[r]);
+        }
+}
+
+// Adds to the sums [N][32] of N rows those over some inputs of a tile, of which two registers of outputs are summed at a time.
+template <Kind K, int N>
+__attribute__((noinline)) void add_floats(const uint8_t* w, const float* x, int64_t width, int64_t inputs, float (*sums)[TILE], Soon soon) {
+    soon.within((inputs + INPUTS<K> - 1) / INPUTS<K> * (ACROSS / 2));
+    for (int first = 0; first < ACROSS; first += 2) {
+        wf total[N][2];
+#pragma GCC unroll 8
+        for (int r = 0; r < N; ++r) {
+            total[r][0] = load_some(sums[r] + FLOATS * first);
+            total[r][1] = load_some(sums[r] + FLOATS * (first + 1));
+        }
+        const uint8_t* at = w;
+        const float* from = x;
+        for (int64_t i = 0; i < inputs; i += INPUTS<K>, at += STEP<K>, from += INPUTS<K>) {
+            soon.ask();
+#pragma GCC unroll 2
+            for (int k = 0; k < INPUTS<K>; ++k) {
+                const wf low = load_weights<K>(at, k, first), high = load_weights<K>(at, k, first + 1);
+#pragma GCC unroll 8
+                for (int r = 0; r < N; ++r) {
+                    const wf b = repeat(from[r * width + k]);
+                    total[r][0] = fma(low, b, total[r][0]);
+                    total[r][1] = fma(high, b, total[r][1]);
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < N; ++r) {
+            store_some(sums[r] + FLOATS * first, total[r][0]);
+            store_some(sums[r] + FLOATS * (first + 1), total[r][1]);
+        }
+    }
+}
+
+template <Kind K, typename Done> void float_pieces(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
+    auto add = [&](auto n, int64_t row, int64_t first, int64_t inputs, const uint8_t* w, float (*sums)[TILE], Soon soon) {
+        add_floats<K, n.value>(w, in.floats + row * in.width + first, in.width, inputs, sums, soon);
+    };
+    by_pieces<5, float>(m, tiles, rows, PIECE / (tile_bytes(K, 32) / 32), add, [&](int64_t row, int64_t t, const float* sums) {
+        const vf out[1][1][2] = {{{load(sums), load(sums + 16)}}};
+        finish<1, 1>(m, t, row, out, done);
+    });
+}
+
+#endif
 
 #if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
 
@@ -213,7 +297,7 @@ __attribute__((noinline)) void sweep(const Matrix& m, Share tiles, const Activat
 #if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
     if (m.kind == Kind::BF16 && in.parts == 1) return pair_sweep<R>(m, tiles, in, row, done);
 #endif
-    switch (m.kind) {
+    if constexpr (R <= FLOAT_ROWS) switch (m.kind) {
         case Kind::F32: return float_sweep<Kind::F32, R>(m, tiles, in, row, done);
         case Kind::F16: return float_sweep<Kind::F16, R>(m, tiles, in, row, done);
         default: return float_sweep<Kind::BF16, R>(m, tiles, in, row, done);
@@ -427,88 +511,8 @@ void piece_product(const Matrix& m, Share tiles, const Activations& in, int64_t 
 
 #endif
 
-#if defined(__AVX2__) && !defined(DOTS)
-
-// Adds to the sums [N][32] of N rows of 16-bit numbers, `stride` apart, those over `steps` times four inputs of a tile of
-// INT8: pairs of products of sixteen bits have no instruction that could overflow. The next piece is asked for.
-template <int N>
-__attribute__((noinline)) void add_shorts(const uint8_t* w, const int16_t* x, int64_t stride, int64_t steps, int32_t (*sums)[TILE]) {
-    const __m256i middle = _mm256_set1_epi16(128);
-    for (int quarter = 0; quarter < 4; ++quarter) {  // eight outputs
-        __m256i total[N][2];
-#pragma GCC unroll 4
-        for (int r = 0; r < N; ++r) total[r][0] = total[r][1] = _mm256_setzero_si256();
-        const uint8_t* at = w + 32 * quarter;
-        for (int64_t i = 0; i < steps; ++i, at += 128) {
-            if (quarter % 2 == 0) __builtin_prefetch(at + PIECE, 0, 3);
-            const __m256i low = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)at)), middle);
-            const __m256i high = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)at + 1)), middle);
-#pragma GCC unroll 4
-            for (int r = 0; r < N; ++r) {
-                int64_t four; std::memcpy(&four, x + r * stride + 4 * i, 8);
-                const __m256i b = _mm256_set1_epi64x(four);
-                total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(low, b));
-                total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(high, b));
-            }
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < N; ++r) {
-            __m256i* to = (__m256i*)(sums[r] + 8 * quarter);
-            const __m256i pairs = _mm256_permute4x64_epi64(_mm256_hadd_epi32(total[r][0], total[r][1]), 0xd8);
-            _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), pairs));
-        }
-    }
-}
-
-// Rows of whole numbers, their parts together as sixteen bits, times INT8 or INT4, which is made wide: a piece of a tile
-// stays in the first cache while all rows pass it. `room` is for the rows.
-template <Kind K, int P, typename Done>
-void short_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Lines<uint8_t>& room, Done done) {
-    constexpr int64_t most = 16, piece = PIECE / TILE;  // rows whose sums stay near; inputs, whose sums fit in 32 bits
-    const int64_t bytes = tile_bytes(K, m.inputs), padded = round_up(m.inputs, 64);
-    if ((int64_t)room.size() < 2 * rows * padded) room.resize(2 * rows * padded);
-    int16_t* shorts = (int16_t*)room.data();
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < padded; ++i) {
-            const int8_t* at = in.whole + r * P * in.stride + i;
-            shorts[r * padded + i] = (int16_t)(P == 2 ? 256 * at[0] + at[in.stride] : at[0]);
-        }
-    alignas(64) int32_t sums[most][TILE];
-    alignas(64) float totals[most][TILE];
-    alignas(64) uint8_t wide[PIECE];
-    for (int64_t t = tiles.begin; t < tiles.end; ++t)
-        for (int64_t first = 0; first < rows; first += most) {
-            const int64_t count = std::min(most, rows - first);
-            std::memset(totals, 0, count * sizeof totals[0]);
-            const uint8_t* w = m.data + t * bytes;
-            for (int64_t i = 0; i < padded; i += piece) {
-                const int64_t inputs = std::min(piece, padded - i);
-                const uint8_t* at = w;
-                if constexpr (K == Kind::INT4) {
-                    for (int64_t j = 0; j < inputs; j += 64, w += FOUR) expand_step(w, wide + j * TILE);
-                    at = wide;
-                } else {
-                    w += inputs * TILE;
-                }
-                std::memset(sums, 0, count * sizeof sums[0]);
-                const int16_t* x = shorts + first * padded + i;
-                int64_t r = 0;
-                for (; r + 4 <= count; r += 4) add_shorts<4>(at, x + r * padded, padded, inputs / 4, sums + r);
-                if (count - r == 3) add_shorts<3>(at, x + r * padded, padded, inputs / 4, sums + r);
-                else if (count - r == 2) add_shorts<2>(at, x + r * padded, padded, inputs / 4, sums + r);
-                else if (count - r == 1) add_shorts<1>(at, x + r * padded, padded, inputs / 4, sums + r);
-                for (r = 0; r < count; ++r)
-                    for (int j = 0; j < TILE; ++j) totals[r][j] += (float)sums[r][j];
-            }
-            for (int64_t r = 0; r < count; ++r) {
-                vf out[1][1][2];
-                for (int half = 0; half < 2; ++half)
-                    out[0][0][half] = scaled<P>(m, t * TILE + 16 * half, in, first + r, load(totals[r] + 16 * half));
-                finish<1, 1>(m, t, first + r, out, done);
-            }
-        }
-}
-
+#if defined(IN_PAIRS)
+#include "products_pairs.inl"
 #endif
 
 #if defined(__AMX_INT8__)
@@ -518,12 +522,7 @@ constexpr bool TILES = false;
 constexpr int64_t SIDE = 2;  // tiles side by side, at most
 #endif
 
-// Bytes of tiles that are worth a call where threads share a matrix: all of a share where every call widens the rows.
-#if defined(__AVX2__) && !defined(DOTS)
-constexpr int64_t CALL = int64_t{1} << 40;
-#else
-constexpr int64_t CALL = 64 * 1024;
-#endif
+constexpr int64_t CALL = 64 * 1024;  // bytes of tiles that are worth a call where threads share a matrix
 
 // This thread's tiles of m times every row; done(row, tile, outputs 0-15, outputs 16-31) takes each result.
 template <typename Done>
@@ -544,6 +543,13 @@ void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share 
         return in.parts == 1 ? piece_product<Kind::INT8, 1>(m, mine, in, rows, done) : piece_product<Kind::INT8, 2>(m, mine, in, rows, done);
 #endif
     const int64_t most = is_whole(m) ? ROWS / in.parts : FLOAT_ROWS;  // sums that registers hold
+#if !defined(__AVX512BW__)
+    if (rows > most && !is_whole(m)) switch (m.kind) {
+        case Kind::F32: return float_pieces<Kind::F32>(m, mine, in, rows, done);
+        case Kind::F16: return float_pieces<Kind::F16>(m, mine, in, rows, done);
+        default: return float_pieces<Kind::BF16>(m, mine, in, rows, done);
+    }
+#endif
     if (rows <= most) {
         if (rows) sweep_some((int)rows, m, mine, in, 0, done);
         return;
@@ -568,9 +574,10 @@ Matrix widened(const Matrix& m, Share tiles, Lines<uint8_t>& room) {
 // The same for every kind of matrix; `room` is for some tiles.
 template <typename Done>
 void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, Lines<uint8_t>& room, Done done) {
-#if defined(__AVX2__) && !defined(DOTS)
+#if defined(IN_PAIRS)
     if (m.kind == Kind::INT8 && rows)
-        return in.parts == 1 ? short_product<Kind::INT8, 1>(m, mine, in, rows, room, done) : short_product<Kind::INT8, 2>(m, mine, in, rows, room, done);
+        return in.parts == 1 ? pair_product<Kind::INT8, 1>(m, mine, in, rows, done) : pair_product<Kind::INT8, 2>(m, mine, in, rows, done);
+    if (m.kind == Kind::INT4 && rows) return pair_product<Kind::INT4, 1>(m, mine, in, rows, done);
 #endif
     if (m.kind != Kind::INT4) return product_stored(m, in, rows, mine, done);
 #if defined(__AMX_INT8__)
@@ -592,8 +599,6 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, L
     }
 #elif defined(DOTS)
     if (rows) return piece_product<Kind::INT4, 1>(m, mine, in, rows, done);
-#elif defined(__AVX2__)
-    if (rows) return short_product<Kind::INT4, 1>(m, mine, in, rows, room, done);
 #endif
     const int64_t band = std::max<int64_t>(1, BAND / tile_bytes(Kind::INT8, m.inputs));
     for (int64_t t = mine.begin; t < mine.end; t += band) {
@@ -695,11 +700,32 @@ void quantize(float* x, int64_t inputs, int parts, int8_t* out, int64_t stride, 
 
 // The sum of every group of inputs of a row.
 void sum_groups(const int8_t* x, int64_t width, int32_t* out) {
-    for (int64_t i = 0; i < round_up(width, 64); i += GROUP) {
+    for (int64_t i = 0; i < width; i += GROUP) {
         int32_t total = 0;
         for (int j = 0; j < GROUP; ++j) total += x[i + j];
         out[i / GROUP] = total;
     }
+}
+
+// What else of a quantized row its product asks for: beside INT4 its groups' sums. Products in pairs take two of them as
+// numbers of sixteen bits, and beside INT8 the row so, both parts of a number together, and its sums over each SPAN.
+void accompany(const Matrix& m, int parts, const int8_t* x, int64_t stride, [[maybe_unused]] uint16_t* halves, int32_t* groups) {
+    if (m.kind == Kind::INT4) sum_groups(x, stride, groups);
+#if defined(IN_PAIRS)
+    if (m.kind == Kind::INT4) {
+        for (int64_t i = 0; i < stride / (2 * GROUP); ++i) groups[i] = groups[2 * i + 1] * 65536 + (uint16_t)groups[2 * i];
+        return;
+    }
+    for (int64_t first = 0; first < stride; first += SPAN) {
+        int32_t sum = 0;
+        for (int64_t i = first; i < std::min(first + SPAN, stride); ++i) {
+            const int32_t number = parts == 2 ? 256 * x[i] + x[stride + i] : x[i];
+            halves[i] = (uint16_t)number;
+            sum += number;
+        }
+        groups[first / SPAN] = sum;
+    }
+#endif
 }
 
 // Matrix::total: what outputs are where every input is one.
@@ -708,13 +734,14 @@ void add_up(const Matrix& m, float* out) {
     Lines<int8_t> ones(stride, 0);
     std::fill_n(ones.begin(), m.inputs, (int8_t)1);
     std::vector<int32_t> groups(stride / GROUP);
-    sum_groups(ones.data(), stride, groups.data());
+    Lines<uint16_t> halves(stride);
+    accompany(m, 1, ones.data(), stride, halves.data(), groups.data());
     const float one = 1, none = 0;
     const int32_t sum = (int32_t)m.inputs;
     Lines<uint8_t> room;
     Matrix bare = m;
     bare.bias = nullptr;
-    product(bare, {nullptr, ones.data(), &one, &none, &sum, groups.data(), nullptr, 1, stride, stride, false}, 1, {0, m.tiles()}, room,
+    product(bare, {nullptr, ones.data(), &one, &none, &sum, groups.data(), halves.data(), 1, stride, stride, false}, 1, {0, m.tiles()}, room,
             [out](int64_t, int64_t t, vf low, vf high) {
                 store(out + t * TILE, low);
                 store(out + t * TILE + 16, high);

@@ -63,6 +63,8 @@ INLINE wi add_dots(wi sum, wi a, wi b) { return (wi)_mm512_dpbusd_epi32((__m512i
 #elif defined(__AVXVNNI__)
 #define DOTS
 INLINE wi add_dots(wi sum, wi a, wi b) { return (wi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b); }
+#elif defined(__AVX2__)
+#define IN_PAIRS  // none such: that of pairs may overflow
 #endif
 
 // Bytes -> whole numbers.
