@@ -134,8 +134,7 @@ void shape_head(const Net& net, const Layer& layer, const float* in, int64_t hea
         vf v = some(in, i);
         if (gain) v *= inverse * some(gain, i);
         if (turns) {
-            const vf swapped = __builtin_shuffle(v, vi{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14});
-            v = v * load(turns + i) + swapped * load(turns + room + i);
+            v = v * load(turns + i) + swap_pairs(v) * load(turns + room + i);
         }
         store(out + i, v * scale);
     }
@@ -199,17 +198,17 @@ private:
     // The first largest of a part of a row's logits (NaN where there is one), and the sum of e^(logit - that).
     Peak crown(const float* row, int64_t begin, int64_t end) const {
         const int64_t whole = begin + (end - begin) / 16 * 16;
-        vf most = splat(-std::numeric_limits<float>::infinity());
-        vi broken = vi{};
-        for (int64_t j = begin; j < whole; j += 16) {
-            const vf v = load(row + j);
+        wf most = repeat(-std::numeric_limits<float>::infinity());
+        wi broken = wi{};
+        for (int64_t j = begin; j < whole; j += FLOATS) {
+            const wf v = load_some(row + j);
             broken |= v != v;
             most = larger(most, v);
         }
-        float top = largest(most);
+        float top = together(most, [](wf a, wf b) { return larger(a, b); });
         for (int64_t j = whole; j < end; ++j) top = row[j] > top ? row[j] : top;
         bool bad = false;
-        for (int j = 0; j < 16; ++j) bad |= broken[j] != 0;
+        for (int j = 0; j < FLOATS; ++j) bad |= broken[j] != 0;
         for (int64_t j = whole; j < end; ++j) bad |= row[j] != row[j];
         int64_t best = begin;
         while (best + 1 < end && !(bad ? row[best] != row[best] : row[best] == top)) ++best;

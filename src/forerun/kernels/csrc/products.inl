@@ -609,36 +609,43 @@ void product(const Matrix& m, const Activations& in, int64_t rows, Share mine, L
 }
 
 // Hadamard's rotation: each number and its neighbour so far away become their sum and their difference.
-template <int Apart> INLINE vf cross(vf v) {
-    const vi lane{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const vf sign = __builtin_convertvector(1 - 2 * ((lane / Apart) & 1), vf);
-    return fma(v, sign, __builtin_shuffle(v, lane ^ Apart));
+template <int Apart> INLINE wf cross(wf v) {
+    const wf sign = __builtin_convertvector(1 - 2 * ((lanes() / Apart) & 1), wf);
+    return fma(v, sign, __builtin_shuffle(v, lanes() ^ Apart));
 }
 
-// N registers hold a block, or one register holds several.
-template <int N> INLINE void rotate_blocks(float* x, int64_t width, int64_t block) {
-    const vf part = splat(1.0f / std::sqrt((float)block));
-    for (int64_t i = 0; i < width; i += 16 * N) {
-        vf v[N];
-#pragma GCC unroll 4
-        for (int k = 0; k < N; ++k) v[k] = load(x + i + 16 * k);
-#pragma GCC unroll 2
-        for (int apart = 1; apart < N; apart *= 2)
-#pragma GCC unroll 4
-            for (int k = 0; k < N; ++k)
-                if (!(k & apart)) {
-                    const vf a = v[k], b = v[k + apart];
-                    v[k] = a + b;
-                    v[k + apart] = a - b;
-                }
-#pragma GCC unroll 4
-        for (int k = 0; k < N; ++k) {
-            if (block > 1) v[k] = cross<1>(v[k]);
-            if (block > 2) v[k] = cross<2>(v[k]);
-            if (block > 4) v[k] = cross<4>(v[k]);
-            if (block > 8) v[k] = cross<8>(v[k]);
-            store(x + i + 16 * k, v[k] * part);
-        }
+// The same for all numbers of N registers.
+template <int Apart, int N> INLINE void cross_all(wf (&v)[N]) {
+    if constexpr (Apart < FLOATS) {
+#pragma GCC unroll 16
+        for (int k = 0; k < N; ++k) v[k] = cross<Apart>(v[k]);
+    } else {
+        constexpr int apart = Apart / FLOATS;
+#pragma GCC unroll 16
+        for (int k = 0; k < N; ++k)
+            if (!(k & apart)) {
+                const wf a = v[k], b = v[k + apart];
+                v[k] = a + b;
+                v[k + apart] = a - b;
+            }
+    }
+}
+
+// `Numbers` at a time, which are a block or hold several.
+template <int Numbers> INLINE void rotate_blocks(float* x, int64_t width, int64_t block) {
+    const wf part = repeat(1.0f / std::sqrt((float)block));
+    for (int64_t i = 0; i < width; i += Numbers) {
+        wf v[Numbers / FLOATS];
+#pragma GCC unroll 16
+        for (int k = 0; k < Numbers / FLOATS; ++k) v[k] = load_some(x + i + FLOATS * k);
+        if constexpr (Numbers > 16) cross_all<16>(v);
+        if constexpr (Numbers > 32) cross_all<32>(v);
+        if (block > 1) cross_all<1>(v);
+        if (block > 2) cross_all<2>(v);
+        if (block > 4) cross_all<4>(v);
+        if (block > 8) cross_all<8>(v);
+#pragma GCC unroll 16
+        for (int k = 0; k < Numbers / FLOATS; ++k) store_some(x + i + FLOATS * k, v[k] * part);
     }
 }
 
@@ -647,9 +654,9 @@ template <int N> INLINE void rotate_blocks(float* x, int64_t width, int64_t bloc
 // of a row's scale go to waste (QuaRot, 2404.00456). Weights are rotated alike before they are rounded.
 void rotate(float* x, int64_t inputs) {
     const int64_t block = std::min<int64_t>(ROTATED, inputs & -inputs), width = round_up(inputs, 16);
-    if (block == 64) rotate_blocks<4>(x, width, 64);
-    else if (block == 32) rotate_blocks<2>(x, width, 32);
-    else rotate_blocks<1>(x, width, block);
+    if (block == 64) rotate_blocks<64>(x, width, 64);
+    else if (block == 32) rotate_blocks<32>(x, width, 32);
+    else rotate_blocks<16>(x, width, block);
 }
 
 void rotate_rows(float* rows, int64_t count, int64_t inputs) {
@@ -667,34 +674,35 @@ void rotate_rows(float* rows, int64_t count, int64_t inputs) {
 void quantize(float* x, int64_t inputs, int parts, int8_t* out, int64_t stride, float& scale, float& middle, int32_t* totals) {
     const int64_t width = round_up(inputs, 16);
     for (int64_t i = inputs; i < width; ++i) x[i] = x[0];
-    vf most = load(x), least = most, odd = zero();
-    for (int64_t i = 0; i < width; i += 16) {
-        const vf v = load(x + i);
+    wf most = load_some(x), least = most, odd = wf{};
+    for (int64_t i = 0; i < width; i += FLOATS) {
+        const wf v = load_some(x + i);
         most = larger(most, v);  // which forgets a NaN, as the next does
         least = smaller(least, v);
         odd += v - v;
     }
-    const float high = largest(most), low = -largest(-least), levels = parts == 1 ? 127 : 127 * 256;
-    middle = parts == 1 ? 0.5f * high + 0.5f * low : 0.0f;
-    const float top = std::max(high - middle, middle - low), inverse = top > 0 ? levels / top : 0.0f;
-    for (int64_t i = inputs; i < width; ++i) x[i] = middle;
-    vi sums[2] = {};
-    for (int64_t i = 0; i < width; i += 16) {
-        vi q = __builtin_convertvector(nearest((load(x + i) - middle) * inverse), vi);
+    const float high = together(most, [](wf a, wf b) { return larger(a, b); }), low = together(least, [](wf a, wf b) { return smaller(a, b); });
+    const float levels = parts == 1 ? 127 : 127 * 256, at = parts == 1 ? 0.5f * high + 0.5f * low : 0.0f;
+    const float top = std::max(high - at, at - low), inverse = top > 0 ? levels / top : 0.0f;
+    for (int64_t i = inputs; i < width; ++i) x[i] = at;
+    wi sums[2] = {};
+    for (int64_t i = 0; i < width; i += FLOATS) {
+        wi q = __builtin_convertvector(nearest((load_some(x + i) - at) * inverse), wi);
         if (parts == 2) {
-            const vi coarse = (q + 128) >> 8, fine = q - (coarse << 8);  // -128 to 127
+            const wi coarse = (q + 128) >> 8, fine = q - (coarse << 8);  // -128 to 127
             sums[1] += fine;
-            store(out + stride + i, fine);
+            store_bytes(out + stride + i, fine);
             q = coarse;
         }
         sums[0] += q;
-        store(out + i, q);
+        store_bytes(out + i, q);
     }
-    scale = top / levels + sum(odd);
+    middle = at;
+    scale = top / levels + together(odd, [](wf a, wf b) { return a + b; });
     for (int part = 0; part < parts; ++part) {
         std::fill(out + part * stride + width, out + part * stride + round_up(width, 64), (int8_t)0);
         totals[part] = 0;
-        for (int j = 0; j < 16; ++j) totals[part] += sums[part][j];
+        for (int j = 0; j < FLOATS; ++j) totals[part] += sums[part][j];
     }
 }
 

@@ -127,9 +127,14 @@ void pair_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
     };
     by_pieces<PAIR_ROWS, Sum>(m, tiles, rows, K == Kind::INT8 ? SPAN : 2 * SPAN, add, [&](int64_t row, int64_t t, const Sum* sums) {
         vf out[1][1][2];
+#pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
             vf total;
-            for (int j = 0; j < 16; ++j) total[j] = (float)sums[16 * half + j];
+#pragma GCC unroll 2
+            for (int j = 0; j < 16; j += FLOATS) {
+                if constexpr (K == Kind::INT8) store_some((float*)&total + j, load_some(sums + 16 * half + j));
+                else store_some((float*)&total + j, __builtin_convertvector(load_whole(sums + 16 * half + j), wf));
+            }
             out[0][0][half] = scaled<P>(m, t * TILE + 16 * half, in, row, total);
         }
         finish<1, 1>(m, t, row, out, done);

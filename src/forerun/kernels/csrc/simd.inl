@@ -94,22 +94,40 @@ INLINE void store(uint16_t* p, vf v) {
     std::memcpy(p, &low, sizeof low);
 }
 // Whole numbers from -128 to 127.
-INLINE void store(int8_t* p, vi whole) {
+INLINE void store_bytes(int8_t* p, wi whole) {
 #if defined(__AVX512F__)
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)whole));
 #elif defined(__AVX2__)
-    __m256i half[2]; std::memcpy(half, &whole, 64);
-    const __m256i shorts = _mm256_permute4x64_epi64(_mm256_packs_epi32(half[0], half[1]), 0xd8);
-    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256(shorts, 1)));
+    const __m128i shorts = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)whole), _mm256_extracti128_si256((__m256i)whole, 1));
+    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(shorts, shorts));
 #else
-    for (int i = 0; i < 16; ++i) p[i] = (int8_t)whole[i];
+    for (int i = 0; i < FLOATS; ++i) p[i] = (int8_t)whole[i];
 #endif
 }
-INLINE void store(int8_t* p, vf v) { store(p, __builtin_convertvector(v, vi)); }
+INLINE void store(int8_t* p, vf v) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += FLOATS) store_bytes(p + i, __builtin_convertvector(load_some((const float*)&v + i), wi));
+}
 INLINE float widen_value(float v) { return v; }
 INLINE float widen_value(uint16_t v) { return widen_bfloat(v); }
 INLINE float widen_value(int8_t v) { return v; }
 INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+INLINE wi lanes() {
+    wi lane;
+#pragma GCC unroll 16
+    for (int i = 0; i < FLOATS; ++i) lane[i] = i;
+    return lane;
+}
+// Of all lanes, two halves at a time; what is copied by its address would live in memory before, too.
+template <int Apart = FLOATS / 2, typename F> INLINE float together(wf v, F&& f) {
+    if constexpr (Apart == 0) return v[0];
+    else return together<Apart / 2>(f(v, __builtin_shuffle(v, lanes() ^ Apart)), f);
+}
+INLINE vf swap_pairs(vf v) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += FLOATS) store_some((float*)&v + i, __builtin_shuffle(load_some((const float*)&v + i), lanes() ^ 1));
+    return v;
+}
 INLINE vi splat_whole(int32_t n) { return vi{} + n; }
 INLINE vf splat(float f) { int32_t bits; std::memcpy(&bits, &f, 4); return (vf)splat_whole(bits); }  // no sum, which would be calculated
 INLINE vf zero() { return vf{}; }
