@@ -143,7 +143,7 @@ def settled(rows: int) -> int:
     """As many rows or a few more, each of which FBGEMM gives the bits that it has among others.
 
     On a processor with AVX2 it sums in another order where one or two rows are left over from blocks of up to six.
-    Tried on random numbers, once for every count.
+    Tried on random numbers, once for every count; the count itself where none of the next ones is better.
     """
     source = torch.Generator().manual_seed(0)
     x = torch.randn(rows + 2 * FBGEMM_ROWS, 64, generator=source)
