@@ -389,6 +389,14 @@ def verify_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def sampling_rows(report: Report) -> list[tuple[str, ...]]:
+    """One row per sampling, count of rows and vocabulary."""
+    return [
+        (c["sampling"], str(c["rows"]), str(c["vocabulary"]), cost(c["forerun"]), cost(c["transformers"]))
+        for c in report["cases"]
+    ]
+
+
 def cost(case: dict[str, Any]) -> str:
     """Wall time, then the processor's."""
     return f"{spread(case['us'], 0)} / {case['cpu_us']['median']:.0f}"
@@ -499,6 +507,7 @@ JACOBI = ("prompts", "prompt", "passes", "positions per pass", "right ahead", "p
 STORES = ("drafter", "µs / CPU µs per token read", "per token proposed", "µs of a proposal", "its tokens")
 IDLE = ("drafter", "µs per step", "propose + observe", "nodes", "of a step of 1 ms", "of 13 ms")
 VERIFY = ("rule", "vocabulary", *(f"{shape}, µs / CPU µs" for shape in VERIFY_SHAPES))
+SAMPLING = ("sampling", "rows", "vocabulary", "forerun, µs / CPU µs", "transformers")
 SCHEMA = (
     *("set", "compiled", "by llguidance alone", "all instances right", "valid but refused"),
     *("invalid but let through", "because of"),
@@ -526,6 +535,7 @@ TABLES = {
     "schedulers": (SCHEDULERS, scheduler_rows),
     "serve": (SERVE, serve_rows),
     "verify": (VERIFY, verify_rows),
+    "sampling": (SAMPLING, sampling_rows),
     "jacobi": (JACOBI, jacobi_rows),
     "stores": (STORES, store_rows),
     "idle": (IDLE, idle_rows),

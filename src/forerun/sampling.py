@@ -1,7 +1,6 @@
 """One function from logits to p, used on every node with that node's own prefix, for the target and for drafts.
 
-Order: bans and biases, penalties, temperature, top-k, top-p, min-p, typical-p, epsilon, eta; each cut-off sees the
-renormalised result of the one before (as in transformers). Ties go to the lowest id everywhere.
+Order: bans and biases, penalties, temperature, cut-offs (`kernels/cuts.py`).
 Does not: draw anything (`rng.py`), or report log-probabilities of the changed distribution (`logprobs` are raw).
 """
 
@@ -15,6 +14,7 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
+from forerun.kernels.cuts import chances
 from forerun.kernels.race import winner
 from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Output, Sampling
 
@@ -48,13 +48,8 @@ class Shaper:
         """P of rows that are bent already."""
         s = self.sampling
         if s.greedy:
-            return torch.nn.functional.one_hot(bent.argmax(-1), bent.shape[-1]).to(_real(bent))
-        real = bent.to(_real(bent))
-        p = torch.softmax(real if s.temperature == 1 else real / s.temperature, -1)
-        for cut in _cuts(s):
-            p = torch.where(cut(p), p, 0)
-            p = p / p.sum(-1, keepdim=True)
-        return p
+            return torch.zeros_like(bent, dtype=_real(bent)).scatter_(-1, bent.argmax(-1, keepdim=True), 1)
+        return chances(bent.to(_real(bent)), s)
 
     def soft(self, bent: torch.Tensor) -> torch.Tensor:
         """P of rows that are bent already, at temperature 1."""
@@ -104,7 +99,7 @@ class Shaper:
     def held_alone(self) -> bool:
         """Whether p is that of the logits, but for what a constraint takes out."""
         s = self.sampling
-        return s.constraint is not None and not self._changes and (s.greedy or not _cuts(s))
+        return s.constraint is not None and not self._changes and (s.greedy or not s.cuts)
 
     @property
     def _changes(self) -> bool:
@@ -125,16 +120,24 @@ class Shaper:
         return [row for row, fine in enumerate(allowed) if not fine]
 
     def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
-        s, vocab = self.sampling, logits.shape[-1]
+        """Logits [n, vocab], changed in place."""
+        s = self.sampling
         if s.repetition_penalty == 1 and not s.presence_penalty and not s.frequency_penalty:
             return logits
-        prompt, output = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
-        counts = np.stack([np.bincount([*output, *path], minlength=vocab) for path in rows])
-        seen = send(counts + np.bincount(list(prompt), minlength=vocab), logits.device) > 0
-        written = send(counts, logits.device, logits.dtype)
-        scaled = torch.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
-        logits = torch.where(seen, scaled, logits)
-        return logits - s.presence_penalty * (written > 0) - s.frequency_penalty * written
+        tokens, paths = np.asarray(self.tokens), [np.asarray(path, np.int64) for path in rows]
+        every = np.sort(np.concatenate([tokens, *paths]))
+        ids = every[np.diff(every, prepend=-1) > 0]  # nothing else of a large vocabulary is touched
+
+        def counts(of: Ints) -> Ints:
+            return np.bincount(np.searchsorted(ids, of), minlength=len(ids))
+
+        output = counts(tokens[self.prompt_length :]) + np.stack([counts(path) for path in paths])
+        seen = send(output + counts(tokens[: self.prompt_length]) > 0, logits.device, torch.bool)
+        at, written = send(ids, logits.device), send(output, logits.device, logits.dtype)
+        some = logits.index_select(1, at)
+        scaled = torch.where(some > 0, some / s.repetition_penalty, some * s.repetition_penalty)
+        some = torch.where(seen, scaled, some) - s.presence_penalty * (written > 0) - s.frequency_penalty * written
+        return logits.index_copy_(1, at, some)
 
     @property
     def _guided(self) -> tuple[Guide, Path]:
@@ -345,34 +348,14 @@ def path_to(draft: Draft, node: int) -> Path:
 def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     """Raw log-probability of `token` in one row [vocab], its rank, and the `count` best tokens."""
     values = torch.log_softmax(logits.to(_real(logits)), -1)
-    order = torch.sort(values, descending=True, stable=True).indices[:count]
+    near = (values >= values.topk(min(count, len(values))).values[-1]).nonzero()[:, 0] if count else values[:0].long()
+    order = near[torch.sort(values[near], descending=True, stable=True).indices[:count]]
     own = values[token : token + 1]
     parts = (own, (values > own).sum(0, keepdim=True), order, values[order])
     value, above, *rest = fetch(torch.cat([part.double() for part in parts])).tolist()
     found = len(order)  # fewer where the vocabulary is smaller
     top = tuple((int(t), v) for t, v in zip(rest[:found], rest[found:], strict=True))
     return Logprob(value, int(above) + 1, top)
-
-
-Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that stay, bool [n, vocab]
-
-
-def _cuts(s: Sampling) -> list[Cut]:
-    """The cut-offs that are asked for, in their order."""
-    cuts: list[Cut] = []
-    if s.top_k > 0:
-        cuts.append(lambda p: _top_k(p, s.top_k))
-    if s.top_p < 1:
-        cuts.append(lambda p: _top_p(p, s.top_p))
-    if s.min_p > 0:
-        cuts.append(lambda p: p >= s.min_p * p.amax(-1, keepdim=True))
-    if s.typical_p < 1:
-        cuts.append(lambda p: _typical(p, s.typical_p))
-    if s.epsilon_cutoff > 0:
-        cuts.append(lambda p: _above(p, torch.full_like(p[:, :1], s.epsilon_cutoff)))
-    if s.eta_cutoff > 0:
-        cuts.append(lambda p: _above(p, _eta(p, s.eta_cutoff)))
-    return cuts
 
 
 def _leave(row: Floats, logits: Floats, mask: Bools) -> None:
@@ -416,45 +399,6 @@ def _best(logits: torch.Tensor) -> list[int]:
 
 def _real(logits: torch.Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
-
-
-def _top_k(p: torch.Tensor, k: int) -> torch.Tensor:
-    least = p.topk(min(k, p.shape[-1]), -1).values[:, -1:]
-    above, level = p > least, p == least
-    room = k - above.sum(-1, keepdim=True)
-    return above | (level & (level.cumsum(-1) <= room))
-
-
-def _first(order: torch.Tensor, p: torch.Tensor, mass: float) -> torch.Tensor:
-    """The shortest beginning of `order` with at least this mass, as a mask; the first is always in."""
-    sorted_p = p.gather(-1, order)
-    inside = sorted_p.cumsum(-1) - sorted_p < mass
-    inside[:, 0] = True
-    return torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, inside)
-
-
-def _top_p(p: torch.Tensor, mass: float) -> torch.Tensor:
-    return _first(torch.sort(p, dim=-1, descending=True, stable=True).indices, p, mass)
-
-
-def _entropy(p: torch.Tensor) -> torch.Tensor:
-    entropy: torch.Tensor = torch.special.entr(p).sum(-1, keepdim=True)
-    return entropy
-
-
-def _typical(p: torch.Tensor, mass: float) -> torch.Tensor:
-    surprise = torch.where(p > 0, (-p.log() - _entropy(p)).abs(), torch.inf)
-    return _first(torch.sort(surprise, dim=-1, stable=True).indices, p, mass)
-
-
-def _above(p: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """Tokens of at least this probability; the most likely one always stays, the lowest id where several are."""
-    keep = p >= floor
-    return keep.scatter(-1, p.argmax(-1, keepdim=True), value=True)
-
-
-def _eta(p: torch.Tensor, eta: float) -> torch.Tensor:
-    return torch.minimum(torch.full_like(p[:, :1], eta), eta**0.5 * torch.exp(-_entropy(p)))
 
 
 def _repeats(text: Sequence[int], n: int) -> set[int]:

@@ -675,6 +675,12 @@ class Sampling:
         return self.temperature == 0
 
     @cached_property
+    def cuts(self) -> bool:
+        """Whether it asks for a cut-off."""
+        most = self.top_p < 1 or self.typical_p < 1
+        return most or self.top_k > 0 or self.min_p > 0 or self.epsilon_cutoff > 0 or self.eta_cutoff > 0
+
+    @cached_property
     def bends(self) -> bool:
         """Whether it asks for penalties, bans or biases, but for the end's before `min_tokens`."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty

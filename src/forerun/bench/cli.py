@@ -414,6 +414,21 @@ def verify(vocabularies: str, rounds: int) -> None:
     click.echo(as_json(found))
 
 
+@command.command("sampling")
+@click.option("--vocabularies", default="32000,152000", show_default=True, help="Tokens of a row; with commas.")
+@click.option("--rows", default="1,8", show_default=True, help="Rows of logits; with commas.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Of every sampling.")
+def sampling(vocabularies: str, rows: str, rounds: int) -> None:
+    """Measure what making chances of logits costs, by sampling and vocabulary, beside transformers."""
+    from forerun.bench import sampling as benchmark
+    from forerun.bench.report import as_json
+
+    sizes, counts = ([int(number) for number in told.split(",")] for told in (vocabularies, rows))
+    found = benchmark.run(benchmark.Order(sizes, counts, rounds))
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("idle")
 @click.option(
     "--drafter", "drafters", multiple=True, metavar="DRAFTER", help="Spelled; repeat. Default: all free ones."

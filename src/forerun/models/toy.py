@@ -6,17 +6,20 @@ Does not: learn, or know a third token.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from forerun.caches.contract import Cache
 from forerun.errors import ConfigError
 from forerun.layers.padded import Padded, distances
 from forerun.models.contract import Model, ModelInfo
-from forerun.types import Floats, KVLayout, Pass, PassOutput, Segment
+from forerun.types import Bools, Floats, KVLayout, Pass, PassOutput, Segment
 
 FLOOR = 0.025  # the least probability at small vocabularies, so that every branch is met
+_BACK = np.array([[1], [0]])  # positions from a row to the one before it, and to its own
 
 
 class ToyModel(Model):
@@ -55,7 +58,7 @@ class ToyModel(Model):
             pairs = self._all_pairs(work, cache)
         else:  # without its one layer the model sees a row's own token only
             pairs = torch.stack((torch.full_like(work.tokens, self.info.vocab_size), work.tokens), 1)
-        hidden = dict.fromkeys(work.hidden, self._features(pairs))
+        hidden = dict.fromkeys(work.hidden, self._features(pairs)) if work.hidden else {}
         rows = pairs if work.logits is None else pairs[work.logits]
         if work.plan is not None and not work.plan.logits:
             rows = rows[:0]
@@ -66,29 +69,30 @@ class ToyModel(Model):
         heads = [part.to(torch.float64).view(-1, 1, 1) for part in (work.tokens, work.positions)]
         if work.grid is None:
             cache.write(0, work, *heads)
-            return torch.cat([self._pairs(work, segment, cache) for segment in work.segments])
+            at = work.positions.numpy()
+            return torch.from_numpy(np.concatenate([self._pairs(at, segment, cache) for segment in work.segments]))
         attention = Padded(work.grid, distances(work.grid, work.positions), None, cache.rows)
-        keys, values = (part[:, 0, None, :, 0] for part in attention.store(0, *heads))
-        at = work.positions[work.grid.shown].view(len(keys), -1, 1)
-        found = [self._token(attention.sees & (values == at - back), keys) for back in (1, 0)]
-        return torch.stack(found, -1).flatten(0, 1)[work.grid.cells]
+        keys, values = (part[:, 0, None, :, 0].numpy() for part in attention.store(0, *heads))
+        at, sees = heads[1][work.grid.shown].view(len(keys), -1, 1).numpy(), attention.sees.numpy()
+        return torch.from_numpy(self._found(sees, keys, values, at)).flatten(0, 1)[work.grid.cells]
 
-    def _pairs(self, work: Pass, s: Segment, cache: Cache) -> torch.Tensor:
+    def _pairs(self, at: npt.NDArray[np.int64], s: Segment, cache: Cache) -> npt.NDArray[np.int64]:
         """The last two tokens of every row's own path, [count, 2]."""
-        keys, values = (part[0, :, 0] for part in cache.read(0, s))
-        sees = torch.ones(s.count, len(keys), dtype=torch.bool)
-        if s.mask is None:
-            sees.tril_(len(keys) - s.count)
-        else:
-            sees[:, s.past :] = s.mask
-        positions = work.positions[s.start : s.start + s.count, None]
-        return torch.stack([self._token(sees & (values == positions - back), keys) for back in (1, 0)], 1)
+        keys, values = (part[0, :, 0].numpy() for part in cache.read(0, s))
+        sees = np.tri(s.count, len(keys), len(keys) - s.count, dtype=bool)
+        if s.mask is not None:
+            sees[:, s.past :] = s.mask.numpy()
+        return self._found(sees, keys, values, at[s.start : s.start + s.count, None])
 
-    def _token(self, match: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """The token that each row matches; the start of the text where none, and nonsense where two."""
-        count = match.sum(-1)
-        total = torch.where(match, keys, 0.0).sum(-1).to(torch.int64)
-        return torch.where(count == 0, self.info.vocab_size, (total + count - 1) % self.info.vocab_size)
+    def _found(self, sees: Bools, keys: Floats, values: Floats, at: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """What rows at `at` [..., rows, 1] see one position back and at their own: [..., rows, 2].
+
+        The start of the text where nothing matches, and nonsense where two do.
+        """
+        vocab = self.info.vocab_size
+        match = sees[..., None, :] & (values[..., None, :] == at[..., None] - _BACK)
+        count, total = match.sum(-1), np.where(match, keys[..., None, :], 0.0).sum(-1).astype(np.int64)
+        return np.where(count == 0, vocab, (total + count - 1) % vocab)
 
     def _features(self, pairs: torch.Tensor) -> torch.Tensor:
         """One-hot before-last, then one-hot last: [rows, 2 vocab + 1]."""

@@ -483,6 +483,12 @@ NB_MODULE(_native, m) {
         for (int64_t i = 0; i < rows; ++i)
             usable().front()->ranks((const float*)logits + i * vocab, vocab, count, (double*)out + i * (2 * count + 1));
     });
+    m.def("chances", [](uintptr_t logits, int64_t rows, int64_t vocab, double temperature, int64_t top_k, double top_p, double min_p,
+                        double typical_p, double epsilon, double eta, uintptr_t out) {
+        const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
+        for (int64_t i = 0; i < rows; ++i)
+            usable().front()->chances((const float*)logits + i * vocab, vocab, cuts, (float*)out + i * vocab);
+    }, nb::call_guard<nb::gil_scoped_release>(), "Logits [rows, vocab] as chances behind cut-offs.");
     m.def("rotate", [](uintptr_t rows, int64_t count, int64_t inputs) { usable().front()->rotate((float*)rows, count, inputs); },
           nb::call_guard<nb::gil_scoped_release>(), "Turns floats [count, inputs] to what is rounded to whole numbers, and back.");
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");

@@ -172,11 +172,19 @@ struct Workspace {
 // Waits for all threads of a pass; give up the processor after a while, because others may need it.
 class Team;
 
+// Cut-offs in their order, as a Sampling has them: what takes nothing out is 0 (top_k, min_p, epsilon, eta) or 1.
+struct Cuts {
+    double temperature;
+    int64_t top_k;
+    double top_p, min_p, typical_p, epsilon, eta;
+};
+
 struct Isa {
     const char* name;
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
+    void (*chances)(const float* row, int64_t vocab, const Cuts&, float* out);
     void (*rotate)(float* rows, int64_t count, int64_t inputs);
     void (*total)(const Matrix&, float* out);  // [outputs padded to a tile]: Matrix::total
 };

@@ -459,6 +459,7 @@ void run_pass(const Net& net, const std::vector<Strip>& strips, const Plan& plan
 
 #include "race.inl"
 #include "ranks.inl"
+#include "cuts.inl"
 
 }  // namespace
 }  // namespace forerun

@@ -11,6 +11,12 @@ struct Patches {
     int64_t vocab;
     std::vector<float> largest_of;
 
+    Patches(const float* row, int64_t vocab) : row(row), vocab(vocab), largest_of((vocab + PATCH - 1) / PATCH) {
+        for (int64_t b = 0; b < (int64_t)largest_of.size(); ++b) largest_of[b] = top(b);
+    }
+
+    float most() const { return *std::max_element(largest_of.begin(), largest_of.end()); }
+
     float top(int64_t b) const {
         const int64_t begin = b * PATCH, end = std::min(vocab, begin + PATCH), whole = begin + (end - begin) / 16 * 16;
         vf found = splat(-std::numeric_limits<float>::infinity());
@@ -41,10 +47,9 @@ struct Patches {
 
 // out: `count` tokens, `count` chances (0 where there are fewer tokens), entropy in nats.
 void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
-    Patches patches{row, vocab, std::vector<float>((vocab + PATCH - 1) / PATCH)};
+    Patches patches(row, vocab);
     std::vector<float>& most = patches.largest_of;
-    for (int64_t b = 0; b < (int64_t)most.size(); ++b) most[b] = patches.top(b);
-    const float top = *std::max_element(most.begin(), most.end());
+    const float top = patches.most();
     double mass = 0, slope = 0;
     for (int64_t j = 0; j < vocab; j += PATCH) {
         vf sums = zero(), slopes = zero();

@@ -1,0 +1,183 @@
+// A row of logits as chances behind cut-offs, in the order of kernels/cuts.py.
+//
+// Which tokens a first cut-off can leave at most is known from the largest logit and the mass of the row; all else
+// looks at these few, and orders none of them, where an ordered row of a large vocabulary takes as long as a pass.
+#pragma once
+
+struct Chosen {
+    int64_t id;
+    float rank;  // the higher the sooner it is chosen; of equal ones the lowest id
+    double p;
+};
+
+class Cutting {
+public:
+    Cutting(const float* row, int64_t vocab, const Cuts& cuts)
+        : row(row), vocab(vocab), cuts(cuts), cold((float)(1.0 / cuts.temperature)), patches(row, vocab), top(patches.most()) {}
+
+    void write(float* out) {
+        gather();
+        if (cuts.top_k > 0 && cuts.top_k < (int64_t)left.size()) {
+            std::nth_element(left.begin(), left.begin() + cuts.top_k, left.end(), sooner);
+            left.resize(cuts.top_k);
+            share();
+        }
+        if (cuts.top_p < 1) reach(cuts.top_p);
+        if (cuts.min_p > 0) above(cuts.min_p * most(), false);
+        if (cuts.typical_p < 1) {
+            const double even = entropy();
+            for (Chosen& c : left) c.rank = (float)-std::abs(-std::log(c.p) - even);  // the less it surprises; logits are done with
+            reach(cuts.typical_p);
+        }
+        if (cuts.epsilon > 0) above(cuts.epsilon, true);
+        if (cuts.eta > 0) above(std::min(cuts.eta, std::sqrt(cuts.eta) * std::exp(-entropy())), true);
+        std::fill_n(out, vocab, left.empty() ? std::numeric_limits<float>::quiet_NaN() : 0.0f);  // empty: a row of no numbers
+        for (const Chosen& c : left) out[c.id] = (float)c.p;
+    }
+
+private:
+    const float* row;
+    int64_t vocab;
+    const Cuts& cuts;
+    float cold;  // one over the temperature
+    Patches patches;
+    float top;
+    std::vector<Chosen> left;
+
+    static bool sooner(const Chosen& a, const Chosen& b) { return a.rank != b.rank ? a.rank > b.rank : a.id < b.id; }
+
+    // What sixteen tokens or fewer weigh, where the likeliest weighs one; nothing behind the last.
+    vf weights(const float* logits, int64_t count) const {
+        if (count >= 16) return exponential(larger(splat(-88.0f), (load(logits) - top) * cold));
+        float tail[16];
+        std::fill_n(tail, 16, -std::numeric_limits<float>::infinity());
+        std::copy_n(logits, count, tail);
+        return exponential(larger(splat(-88.0f), (load(tail) - top) * cold));
+    }
+
+    // What all tokens weigh. `near`: the least of a few distances from the likeliest within which they weigh a share of it.
+    double weight(double share, double& near) const {
+        constexpr int STEPS = 6;
+        constexpr float steps[STEPS] = {1, 2, 4, 6, 9, 13};  // nats
+        double total = 0, within[STEPS] = {};
+        for (int64_t j = 0; j < vocab; j += PATCH) {
+            const int64_t here = std::min(vocab - j, PATCH);
+            float found[PATCH] = {};
+            vf sums = zero();
+            for (int64_t k = 0; k < here; k += 16) {
+                const vf weight = weights(row + j + k, here - k);
+                sums += weight;
+                store(found + k, weight);
+            }
+            total += sum(sums);
+            for (int i = 0; i < STEPS; ++i) {
+                const float least = std::exp(-steps[i]);
+                wf part = {};
+                for (int64_t k = 0; k < PATCH; k += FLOATS) {  // one register at a time, which all compilers compare as one
+                    const wf weight = load_some(found + k);
+                    part += weight >= least ? weight : wf{};
+                }
+                for (int k = 0; k < FLOATS; ++k) within[i] += part[k];
+            }
+        }
+        const auto enough = std::find_if(within, within + STEPS, [&](double part) { return part > share * total * (1 + 1e-5); });
+        near = enough == within + STEPS ? std::numeric_limits<double>::infinity() : steps[enough - within];
+        return total;
+    }
+
+    // All that the first cut-off can leave, with their chances: before it, or where it needs no more, among themselves.
+    // A thousandth of a nat is more than rounding makes of a bound.
+    void gather() {
+        const double heat = cuts.temperature, slack = 1e-3 * heat;
+        double bound = top - 87 * heat, whole = 0;  // below, a float has no weight for it
+        if (cuts.top_k > 0) {
+            bound = std::max(bound, kth());
+        } else if (cuts.top_p < 1) {
+            double near;
+            whole = weight(cuts.top_p, near);  // all below the bound together would not make up what may be left out
+            bound = std::max({bound, top - heat * near - slack, top + heat * std::log((1 - cuts.top_p) / (double)vocab * whole) - slack});
+        } else if (cuts.min_p > 0) {
+            bound = std::max(bound, top + heat * std::log(cuts.min_p) - slack);
+        }
+        for (int64_t b = 0; b < (int64_t)patches.largest_of.size(); ++b) {
+            if (patches.largest_of[b] < bound) continue;
+            const int64_t begin = b * PATCH, here = std::min(vocab - begin, PATCH);
+            int places[PATCH], found = 0;
+            for (int i = 0; i < here; ++i) {
+                places[found] = i;
+                found += row[begin + i] >= bound;
+            }
+            for (int i = 0; i < found; ++i) left.push_back({begin + places[i], row[begin + places[i]], 0});
+        }
+        for (int64_t i = 0, count = (int64_t)left.size(); i < count; i += 16) {
+            const int64_t here = std::min<int64_t>(count - i, 16);
+            float logits[16], found[16];
+            for (int64_t k = 0; k < here; ++k) logits[k] = left[i + k].rank;
+            store(found, weights(logits, here));
+            for (int64_t k = 0; k < here; ++k) left[i + k].p = found[k];
+        }
+        share(whole);
+    }
+
+    // A logit that at least `top_k` tokens reach: as many patches have one.
+    double kth() const {
+        if (cuts.top_k > (int64_t)patches.largest_of.size()) return -std::numeric_limits<double>::infinity();
+        std::vector<float> found = patches.largest_of;
+        for (float& logit : found) logit = logit == logit ? logit : -std::numeric_limits<float>::infinity();  // what is no number has no order
+        std::nth_element(found.begin(), found.begin() + (cuts.top_k - 1), found.end(), std::greater<float>());
+        return found[cuts.top_k - 1];
+    }
+
+    // Chances of what is left, of a whole or among themselves.
+    void share(double whole = 0) {
+        if (whole == 0)
+            for (const Chosen& c : left) whole += c.p;
+        for (Chosen& c : left) c.p /= whole;
+    }
+
+    // Keep the shortest beginning, in the order of ranks, with at least this mass, and the first always: halves are parted
+    // until the one that holds the end of it is one token.
+    void reach(double mass) {
+        auto begin = left.begin(), end = left.end();
+        double before = 0;
+        while (end - begin > 1) {
+            const auto middle = begin + (end - begin) / 2;
+            std::nth_element(begin, middle, end, sooner);
+            double sooner_ones = 0;
+            for (auto c = begin; c != middle; ++c) sooner_ones += c->p;
+            if (before + sooner_ones < mass) {
+                before += sooner_ones;
+                begin = middle;
+            } else {
+                end = middle;
+            }
+        }
+        left.erase(end, left.end());
+        share();
+    }
+
+    double most() const {
+        double found = 0;
+        for (const Chosen& c : left) found = std::max(found, c.p);
+        return found;
+    }
+
+    double entropy() const {
+        double found = 0;
+        for (const Chosen& c : left) found -= c.p * std::log(c.p);
+        return found;
+    }
+
+    // Keep tokens of at least this chance, and the likeliest where `always`.
+    void above(double floor, bool always) {
+        int64_t best = -1;
+        if (always && !left.empty()) {
+            const auto rarer = [](const Chosen& a, const Chosen& b) { return a.p != b.p ? a.p < b.p : a.id > b.id; };
+            best = std::max_element(left.begin(), left.end(), rarer)->id;
+        }
+        std::erase_if(left, [&](const Chosen& c) { return c.p < floor && c.id != best; });
+        share();
+    }
+};
+
+void chances(const float* row, int64_t vocab, const Cuts& cuts, float* out) { Cutting(row, vocab, cuts).write(out); }
