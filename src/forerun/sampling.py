@@ -120,24 +120,27 @@ class Shaper:
         return [row for row, fine in enumerate(allowed) if not fine]
 
     def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
-        """Logits [n, vocab], changed in place."""
+        """Logits [n, vocab], changed in place where tokens of the text stand: no more of a vocabulary is touched."""
         s = self.sampling
         if s.repetition_penalty == 1 and not s.presence_penalty and not s.frequency_penalty:
             return logits
-        tokens, paths = np.asarray(self.tokens), [np.asarray(path, np.int64) for path in rows]
-        every = np.sort(np.concatenate([tokens, *paths]))
-        ids = every[np.diff(every, prepend=-1) > 0]  # nothing else of a large vocabulary is touched
-
-        def counts(of: Ints) -> Ints:
-            return np.bincount(np.searchsorted(ids, of), minlength=len(ids))
-
-        output = counts(tokens[self.prompt_length :]) + np.stack([counts(path) for path in paths])
-        seen = send(output + counts(tokens[: self.prompt_length]) > 0, logits.device, torch.bool)
-        at, written = send(ids, logits.device), send(output, logits.device, logits.dtype)
-        some = logits.index_select(1, at)
-        scaled = torch.where(some > 0, some / s.repetition_penalty, some * s.repetition_penalty)
-        some = torch.where(seen, scaled, some) - s.presence_penalty * (written > 0) - s.frequency_penalty * written
-        return logits.index_copy_(1, at, some)
+        tokens = np.asarray(self.tokens)
+        if s.repetition_penalty != 1:
+            deepest, again = max(map(len, rows)), self.tokens[-1]  # to say a token twice is harmless
+            paths = np.array([[*path, *(again,) * (deepest - len(path))] for path in rows], np.int64)
+            text = np.broadcast_to(tokens, (len(rows), len(tokens)))
+            at = send(np.concatenate([text, paths], 1), logits.device)
+            some = logits.gather(1, at)
+            logits.scatter_(1, at, torch.where(some > 0, some / s.repetition_penalty, some * s.repetition_penalty))
+        if s.presence_penalty or s.frequency_penalty:
+            written = [np.concatenate([tokens[self.prompt_length :], np.asarray(path, np.int64)]) for path in rows]
+            every = np.sort(np.concatenate(written))
+            ids = every[np.diff(every, prepend=-1) > 0]
+            counts = [np.bincount(np.searchsorted(ids, row), minlength=len(ids)) for row in written]
+            at, count = send(ids, logits.device), send(np.stack(counts), logits.device, logits.dtype)
+            some = logits.index_select(1, at) - s.presence_penalty * (count > 0) - s.frequency_penalty * count
+            logits.index_copy_(1, at, some)
+        return logits
 
     @property
     def _guided(self) -> tuple[Guide, Path]:
