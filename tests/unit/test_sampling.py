@@ -129,6 +129,16 @@ def test_a_node_has_the_distribution_of_its_own_prefix(seed, sampling):
         assert torch.allclose(torch.tensor(got), alone, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.8}])
+def test_large_rows_wait_until_they_are_asked_for(options):
+    logits, sampling = torch.randn(3, 30_000, generator=torch.Generator().manual_seed(3)), Sampling(**options)
+    best = logits.max(-1)
+    output = Output(logits, tuple(best.indices.tolist()), tuple(best.values.tolist()))
+    rows = Rows(output, Context(0, TOKENS, PROMPT, sampling, CounterRng(0)), Draft((5, 6), (-1, 0)))
+    at_once = shaped(sampling, logits)
+    assert all(torch.equal(torch.from_numpy(rows[node].probs), at_once[node + 1]) for node in (1, -1, 0, 1))
+
+
 def test_logprobs_are_raw_and_ranked():
     row = torch.tensor([1.0, 3.0, 3.0, -2.0])
     total = math.log(sum(math.exp(x) for x in row.tolist()))
