@@ -72,8 +72,9 @@ class Shaper:
         if self.sampling.logit_bias:
             ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
             bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
+        text = np.asarray(self.tokens) if self.sampling.bad_words or self.sampling.no_repeat_ngram else None
         for row, path in enumerate(rows):
-            banned = self._banned(path)
+            banned = self._banned(text, path)
             if banned:
                 bent[row].index_fill_(0, send(sorted(banned), bent.device), -torch.inf)
         if self.sampling.allowed_tokens is not None:
@@ -166,13 +167,14 @@ class Shaper:
         guide, ahead = self._guided
         return guide.masks([(*ahead, *path) for path in rows])
 
-    def _banned(self, path: Path) -> set[int]:
+    def _banned(self, text: Ints | None, path: Path) -> set[int]:
+        """What must not follow a path; `text`: the tokens before it, where it depends on more than their count."""
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
         banned = {*self.eos, *s.stop_token_ids} if written < s.min_tokens else set[int]()
-        if s.bad_words or s.no_repeat_ngram:
-            text = [*self.tokens, *path]
+        if text is not None:
+            text = np.concatenate([text, np.asarray(path, np.int64)])
             for word in s.bad_words:
-                if len(word) == 1 or tuple(text[1 - len(word) :]) == word[:-1]:
+                if len(word) == 1 or tuple(text[1 - len(word) :].tolist()) == word[:-1]:
                     banned.add(word[-1])
             banned |= _repeats(text, s.no_repeat_ngram)
         return banned
@@ -411,11 +413,12 @@ def _real(logits: torch.Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
-def _repeats(text: Sequence[int], n: int) -> set[int]:
+def _repeats(text: Ints, n: int) -> set[int]:
     """Tokens that would complete an n-gram that `text` already has."""
     if n < 1 or len(text) < n:
         return set()
-    if n == 1:
-        return set(text)
-    grams = np.lib.stride_tricks.sliding_window_view(np.asarray(text), n)
-    return set(grams[(grams[:, :-1] == np.asarray(text[1 - n :])).all(-1), -1].tolist())
+    places = len(text) - n + 1
+    same = np.ones(places, np.bool_)  # where the last n - 1 tokens stand, these included
+    for at, token in enumerate(text[places:]):
+        same &= text[at : at + places] == token
+    return set(text[n - 1 :][same].tolist())

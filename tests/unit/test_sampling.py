@@ -47,7 +47,7 @@ CUTS = [
     ({"repetition_penalty": 1.7}, tf.RepetitionPenaltyLogitsProcessor(1.7)),
     ({"no_repeat_ngram": 1}, tf.NoRepeatNGramLogitsProcessor(1)),
     ({"no_repeat_ngram": 2}, tf.NoRepeatNGramLogitsProcessor(2)),
-    ({"no_repeat_ngram": 3}, tf.NoRepeatNGramLogitsProcessor(3)),
+    *(({"no_repeat_ngram": n}, tf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3)),
     ({"bad_words": ((4,), (3, 11))}, tf.NoBadWordsLogitsProcessor([[4], [3, 11]], eos_token_id=[EOS])),
     ({"min_tokens": 9}, tf.MinNewTokensLengthLogitsProcessor(PROMPT, 9, [EOS])),
     ({"logit_bias": {2: 3.5, 8: -4.0}}, tf.SequenceBiasLogitsProcessor([[[2], 3.5], [[8], -4.0]])),
