@@ -68,11 +68,11 @@ class Shaper:
         if not self.bends:
             return logits, None
         rows = [paths(i) for i in range(len(logits))]
-        bent = self._penalize(logits.to(_real(logits), copy=self._changes), rows)
+        text = np.asarray(self.tokens if self._changes else (), np.int64)
+        bent = self._penalize(logits.to(_real(logits), copy=self._changes), text, rows)
         if self.sampling.logit_bias:
             ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
             bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
-        text = np.asarray(self.tokens) if self.sampling.bad_words or self.sampling.no_repeat_ngram else None
         for row, path in enumerate(rows):
             banned = self._banned(text, path)
             if banned:
@@ -121,21 +121,17 @@ class Shaper:
         allowed = guide.allows([(*ahead, *paths(row), token) for row, token in enumerate(best)])
         return [row for row, fine in enumerate(allowed) if not fine]
 
-    def _penalize(self, logits: torch.Tensor, rows: Sequence[Path]) -> torch.Tensor:
+    def _penalize(self, logits: torch.Tensor, text: Ints, rows: Sequence[Path]) -> torch.Tensor:
         """Logits [n, vocab], changed in place where tokens of the text stand: no more of a vocabulary is touched."""
         s = self.sampling
-        if s.repetition_penalty == 1 and not s.presence_penalty and not s.frequency_penalty:
-            return logits
-        tokens = np.asarray(self.tokens)
         if s.repetition_penalty != 1:
             deepest, again = max(map(len, rows)), self.tokens[-1]  # to say a token twice is harmless
             paths = np.array([[*path, *(again,) * (deepest - len(path))] for path in rows], np.int64)
-            text = np.broadcast_to(tokens, (len(rows), len(tokens)))
-            at = send(np.concatenate([text, paths], 1), logits.device)
+            at = send(np.concatenate([np.broadcast_to(text, (len(rows), len(text))), paths], 1), logits.device)
             some = logits.gather(1, at)
             logits.scatter_(1, at, torch.where(some > 0, some / s.repetition_penalty, some * s.repetition_penalty))
         if s.presence_penalty or s.frequency_penalty:
-            written = [np.concatenate([tokens[self.prompt_length :], np.asarray(path, np.int64)]) for path in rows]
+            written = [np.concatenate([text[self.prompt_length :], np.asarray(path, np.int64)]) for path in rows]
             every = np.sort(np.concatenate(written))
             ids = every[np.diff(every, prepend=-1) > 0]
             counts = [np.bincount(np.searchsorted(ids, row), minlength=len(ids)) for row in written]
@@ -167,11 +163,11 @@ class Shaper:
         guide, ahead = self._guided
         return guide.masks([(*ahead, *path) for path in rows])
 
-    def _banned(self, text: Ints | None, path: Path) -> set[int]:
-        """What must not follow a path; `text`: the tokens before it, where it depends on more than their count."""
+    def _banned(self, text: Ints, path: Path) -> set[int]:
+        """What must not follow the text and a path."""
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
         banned = {*self.eos, *s.stop_token_ids} if written < s.min_tokens else set[int]()
-        if text is not None:
+        if s.bad_words or s.no_repeat_ngram:
             text = np.concatenate([text, np.asarray(path, np.int64)])
             for word in s.bad_words:
                 if len(word) == 1 or tuple(text[1 - len(word) :].tolist()) == word[:-1]:

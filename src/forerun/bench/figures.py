@@ -4,8 +4,9 @@ Does not: assume a distribution. The spread is the range of the middle half of t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
+from typing import Any
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -39,6 +40,17 @@ class Spread:
         if self.runs < 2:  # noqa: PLR2004 - one run has no spread
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def clocks(seconds: Sequence[tuple[float, float]]) -> dict[str, dict[str, float]]:
+    """The spreads, in microseconds, of times by the clock and of the processor's own, which sees no other program."""
+    wall, own = zip(*seconds, strict=True)
+    return {name: asdict(Spread.of([1e6 * s for s in times])) for name, times in (("us", wall), ("cpu_us", own))}
+
+
+def told(case: dict[str, Any]) -> str:
+    """Such spreads in a table: the clock's, and the median of the processor's own."""
+    return f"{Spread(**case['us']).shown(0)} / {case['cpu_us']['median']:.0f}"
 
 
 @dataclass(frozen=True)

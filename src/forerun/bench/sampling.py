@@ -7,7 +7,8 @@ Does not: draw (`forerun bench verify` does), or run a model.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -18,11 +19,12 @@ from rich.table import Table
 from transformers.generation import logits_process as peer
 
 from forerun.bench import machine
-from forerun.bench.figures import Spread
+from forerun.bench.figures import clocks, told
 from forerun.sampling import Shaper
 from forerun.types import Sampling
 
-PROMPT, WRITTEN, SPREAD = 1000, 500, 3.0
+PROMPT, WRITTEN = 1000, 500  # tokens
+WIDE = 3.0  # standard deviation of the logits
 _WARM_UP = 2
 SAMPLINGS = {
     "temperature=0.7": Sampling(temperature=0.7),
@@ -34,7 +36,7 @@ SAMPLINGS = {
     "repetition_penalty=1.1": Sampling(repetition_penalty=1.1),
 }
 ENGINES = ("forerun", "transformers")
-Way = Callable[[], torch.Tensor]
+Way = Callable[[], torch.Tensor]  # to chances [rows, vocab]
 
 
 @dataclass(frozen=True)
@@ -64,39 +66,36 @@ def theirs(s: Sampling) -> peer.LogitsProcessorList:
     return found
 
 
+def processed(chain: peer.LogitsProcessorList, texts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """What transformers makes of logits [rows, vocab] behind texts [rows, tokens]."""
+    return torch.softmax(chain(texts, logits), -1)
+
+
 def measure(vocab: int, rows: int, rounds: int) -> list[dict[str, Any]]:
     """Every sampling, by forerun and by transformers in turns."""
     generator = torch.Generator().manual_seed(vocab)
-    logits = torch.randn(rows, vocab, generator=generator) * SPREAD
+    logits = torch.randn(rows, vocab, generator=generator) * WIDE
     tokens = torch.randint(vocab, (PROMPT + WRITTEN,), generator=generator)
-    whole, text = tokens.repeat(rows, 1), tokens.tolist()
+    texts, text = tokens.repeat(rows, 1), tokens.tolist()
     ways: dict[tuple[str, str], Way] = {}
     for name, sampling in SAMPLINGS.items():
-        shaper, chain = Shaper(sampling, text, PROMPT), theirs(sampling)
-        ways[name, "forerun"] = lambda shaper=shaper: shaper.probabilities(logits, lambda _: ())  # type: ignore[misc]
-        ways[name, "transformers"] = lambda chain=chain: torch.softmax(chain(whole, logits), -1)  # type: ignore[misc]
+        ways[name, "forerun"] = partial(Shaper(sampling, text, PROMPT).probabilities, logits, lambda _: ())
+        ways[name, "transformers"] = partial(processed, theirs(sampling), texts, logits)
     times: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in ways}
-    told = f"{rows} x {vocab}"
-    for _ in track(range(rounds + _WARM_UP), told, console=Console(stderr=True), transient=True):
+    for _ in track(range(rounds + _WARM_UP), f"{rows} x {vocab}", console=Console(stderr=True), transient=True):
         for key, way in ways.items():
             began, on_cpu = perf_counter(), thread_time()
             way()
-            times[key].append((1e6 * (perf_counter() - began), 1e6 * (thread_time() - on_cpu)))
+            times[key].append((perf_counter() - began, thread_time() - on_cpu))
     return [
         {
             "sampling": name,
             "vocabulary": vocab,
             "rows": rows,
-            **{e: spreads(times[name, e][_WARM_UP:]) for e in ENGINES},
+            **{engine: clocks(times[name, engine][_WARM_UP:]) for engine in ENGINES},
         }
         for name in SAMPLINGS
     ]
-
-
-def spreads(times: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Of the clock's microseconds, and of the processor's own."""
-    wall, own = zip(*times, strict=True)
-    return {"us": asdict(Spread.of(wall)), "cpu_us": asdict(Spread.of(own))}
 
 
 def run(order: Order) -> dict[str, Any]:
@@ -121,6 +120,5 @@ def show(found: dict[str, Any]) -> None:
         "sampling", "rows", "vocabulary", *ENGINES, title=found["title"], caption=caption, title_justify="left"
     )
     for c in found["cases"]:
-        told = [f"{Spread(**c[e]['us']).shown(0)} / {c[e]['cpu_us']['median']:.0f}" for e in ENGINES]
-        shown.add_row(c["sampling"], str(c["rows"]), str(c["vocabulary"]), *told)
+        shown.add_row(c["sampling"], str(c["rows"]), str(c["vocabulary"]), *(told(c[engine]) for engine in ENGINES))
     Console(width=None if Console().is_terminal else 120, highlight=False).print(shown)

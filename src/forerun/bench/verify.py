@@ -9,7 +9,7 @@ Does not: form p, run a model, or say which rule accepts more (`forerun study ac
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from forerun.bench import machine
-from forerun.bench.figures import Spread
+from forerun.bench.figures import clocks, told
 from forerun.rng import CounterRng, Purpose
 from forerun.testing import Told
 from forerun.types import Dist, Draft, Floats
@@ -79,8 +79,7 @@ def measure(shape: str, vocab: int, rounds: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(vocab)
     pairs = [made_up(vocab, rng) for _ in range(6)]
     rules = {name: rule(rule.toy()) for name, rule in VERIFIERS.items() if rule.facts.exact}
-    times: dict[str, list[float]] = {name: [] for name in rules}
-    own: dict[str, list[float]] = {name: [] for name in rules}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in rules}
     accepted = dict.fromkeys(rules, 0)
     for turn in track(range(rounds + _WARM_UP), f"{shape} {vocab}", console=Console(stderr=True), transient=True):
         one = case(shape, pairs, turn)
@@ -89,16 +88,14 @@ def measure(shape: str, vocab: int, rounds: int) -> list[dict[str, Any]]:
             numbers.begin(1, 0)
             began, on_cpu = perf_counter(), thread_time()
             verdict = rule.verify([one.draft], [one.target], [numbers])[0]
-            own[name].append(1e6 * (thread_time() - on_cpu))
-            times[name].append(1e6 * (perf_counter() - began))
+            times[name].append((perf_counter() - began, thread_time() - on_cpu))
             accepted[name] += len(verdict.path) if turn >= _WARM_UP else 0
     return [
         {
             "rule": name,
             "shape": shape,
             "vocabulary": vocab,
-            "us": asdict(Spread.of(times[name][_WARM_UP:])),
-            "cpu_us": asdict(Spread.of(own[name][_WARM_UP:])),
+            **clocks(times[name][_WARM_UP:]),
             "accepted": accepted[name] / rounds,
         }
         for name in rules
@@ -125,10 +122,7 @@ def show(found: dict[str, Any]) -> None:
     table = Table(title=found["title"], caption=caption, title_justify="left")
     for name in ("rule", "vocabulary", *SHAPES):
         table.add_column(name, justify="left" if name == "rule" else "right")
-    times = {
-        (c["rule"], c["vocabulary"], c["shape"]): f"{Spread(**c['us']).shown(0)} / {c['cpu_us']['median']:.0f}"
-        for c in found["cases"]
-    }
+    times = {(c["rule"], c["vocabulary"], c["shape"]): told(c) for c in found["cases"]}
     for rule, vocab in dict.fromkeys((rule, vocab) for rule, vocab, _ in times):
         table.add_row(rule, str(vocab), *(times[rule, vocab, shape] for shape in SHAPES))
     Console(width=None if Console().is_terminal else 120, highlight=False).print(table)

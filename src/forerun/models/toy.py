@@ -6,17 +6,15 @@ Does not: learn, or know a third token.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from forerun.caches.contract import Cache
 from forerun.errors import ConfigError
 from forerun.layers.padded import Padded, distances
 from forerun.models.contract import Model, ModelInfo
-from forerun.types import Bools, Floats, KVLayout, Pass, PassOutput, Segment
+from forerun.types import Bools, Floats, Ints, KVLayout, Pass, PassOutput, Segment
 
 FLOOR = 0.025  # the least probability at small vocabularies, so that every branch is met
 _BACK = np.array([[1], [0]])  # positions from a row to the one before it, and to its own
@@ -73,10 +71,10 @@ class ToyModel(Model):
             return torch.from_numpy(np.concatenate([self._pairs(at, segment, cache) for segment in work.segments]))
         attention = Padded(work.grid, distances(work.grid, work.positions), None, cache.rows)
         keys, values = (part[:, 0, None, :, 0].numpy() for part in attention.store(0, *heads))
-        at, sees = heads[1][work.grid.shown].view(len(keys), -1, 1).numpy(), attention.sees.numpy()
+        at, sees = work.positions[work.grid.shown].view(len(keys), -1, 1).numpy(), attention.sees.numpy()
         return torch.from_numpy(self._found(sees, keys, values, at)).flatten(0, 1)[work.grid.cells]
 
-    def _pairs(self, at: npt.NDArray[np.int64], s: Segment, cache: Cache) -> npt.NDArray[np.int64]:
+    def _pairs(self, at: Ints, s: Segment, cache: Cache) -> Ints:
         """The last two tokens of every row's own path, [count, 2]."""
         keys, values = (part[0, :, 0].numpy() for part in cache.read(0, s))
         sees = np.tri(s.count, len(keys), len(keys) - s.count, dtype=bool)
@@ -84,10 +82,11 @@ class ToyModel(Model):
             sees[:, s.past :] = s.mask.numpy()
         return self._found(sees, keys, values, at[s.start : s.start + s.count, None])
 
-    def _found(self, sees: Bools, keys: Floats, values: Floats, at: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def _found(self, sees: Bools, keys: Floats, values: Floats, at: Ints) -> Ints:
         """What rows at `at` [..., rows, 1] see one position back and at their own: [..., rows, 2].
 
-        The start of the text where nothing matches, and nonsense where two do.
+        `sees` is [..., rows, entries]; keys and values are [entries], or [..., 1, entries]. The start of the text where
+        nothing matches, and nonsense where two do.
         """
         vocab = self.info.vocab_size
         match = sees[..., None, :] & (values[..., None, :] == at[..., None] - _BACK)
