@@ -67,11 +67,11 @@ def test_a_row_does_not_depend_on_its_neighbours():
 @pytest.mark.parametrize("options", [{"top_p": 0.9}, {"top_k": 2}, {"min_p": 0.1}, {"typical_p": 0.5}])
 def test_broken_rows_stay_broken(options):
     """What is no distribution must not become one."""
-    logits = torch.zeros(3, 600)
-    logits[0, 300], logits[1] = float("inf"), float("nan")
+    logits = torch.zeros(5, 600)
+    logits[0, 300], logits[1], logits[2, 7], logits[3] = float("inf"), float("nan"), float("nan"), float("-inf")
     found = chances(logits, Sampling(**options))
-    assert found[:2].isnan().any(-1).all()
-    assert found[2].sum() == pytest.approx(1, abs=1e-5)
+    assert found[:4].isnan().any(-1).all()
+    assert found[4].sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_rows_in_float64_are_cut_too():

@@ -16,6 +16,10 @@ public:
         : row(row), vocab(vocab), cuts(cuts), cold((float)(1.0 / cuts.temperature)), patches(row, vocab), top(patches.most()) {}
 
     void write(float* out) {
+        if (!sound()) {
+            std::fill_n(out, vocab, std::numeric_limits<float>::quiet_NaN());
+            return;
+        }
         gather();
         if (cuts.top_k > 0 && cuts.top_k < (int64_t)left.size()) {
             std::nth_element(left.begin(), left.begin() + cuts.top_k, left.end(), sooner);
@@ -31,7 +35,7 @@ public:
         }
         if (cuts.epsilon > 0) above(cuts.epsilon, true);
         if (cuts.eta > 0) above(std::min(cuts.eta, std::sqrt(cuts.eta) * std::exp(-entropy())), true);
-        std::fill_n(out, vocab, left.empty() ? std::numeric_limits<float>::quiet_NaN() : 0.0f);  // empty: a row of no numbers
+        std::fill_n(out, vocab, 0.0f);
         for (const Chosen& c : left) out[c.id] = (float)c.p;
     }
 
@@ -46,14 +50,15 @@ private:
 
     static bool sooner(const Chosen& a, const Chosen& b) { return a.rank != b.rank ? a.rank > b.rank : a.id < b.id; }
 
-    // What sixteen tokens or fewer weigh, where the likeliest weighs one; nothing behind the last.
-    vf weights(const float* logits, int64_t count) const {
-        if (count >= 16) return exponential(larger(splat(-88.0f), (load(logits) - top) * cold));
-        float tail[16];
-        std::fill_n(tail, 16, -std::numeric_limits<float>::infinity());
-        std::copy_n(logits, count, tail);
-        return exponential(larger(splat(-88.0f), (load(tail) - top) * cold));
+    // Whether the row has a distribution: numbers alone, and a largest that is finite.
+    bool sound() const {
+        int broken = !std::isfinite(top);
+        for (int64_t j = 0; j < vocab; ++j) broken |= row[j] != row[j];
+        return !broken;
     }
+
+    // What sixteen tokens or fewer weigh, where the likeliest weighs one.
+    vf weights(const float* logits, int64_t count) const { return exponential(below(logits, count, top, cold)); }
 
     // What all tokens weigh. `near`: the least of a few distances from the likeliest within which they weigh a share of it.
     double weight(double share, double& near) const {
@@ -123,7 +128,6 @@ private:
     double kth() const {
         if (cuts.top_k > (int64_t)patches.largest_of.size()) return -std::numeric_limits<double>::infinity();
         std::vector<float> found = patches.largest_of;
-        for (float& logit : found) logit = logit == logit ? logit : -std::numeric_limits<float>::infinity();  // what is no number has no order
         std::nth_element(found.begin(), found.begin() + (cuts.top_k - 1), found.end(), std::greater<float>());
         return found[cuts.top_k - 1];
     }
@@ -171,7 +175,7 @@ private:
     // Keep tokens of at least this chance, and the likeliest where `always`.
     void above(double floor, bool always) {
         int64_t best = -1;
-        if (always && !left.empty()) {
+        if (always) {
             const auto rarer = [](const Chosen& a, const Chosen& b) { return a.p != b.p ? a.p < b.p : a.id > b.id; };
             best = std::max_element(left.begin(), left.end(), rarer)->id;
         }

@@ -45,6 +45,17 @@ struct Patches {
     }
 };
 
+// How far up to sixteen logits lie below the largest, times `cold`, one over the temperature; behind the last, where a
+// token weighs nothing.
+INLINE vf below(const float* logits, int64_t count, float top, float cold) {
+    const vf least = splat(-88.0f);
+    if (count >= 16) return larger(least, (load(logits) - top) * cold);
+    float tail[16];
+    std::fill_n(tail, 16, -std::numeric_limits<float>::infinity());
+    std::copy_n(logits, count, tail);
+    return larger(least, (load(tail) - top) * cold);
+}
+
 // out: `count` tokens, `count` chances (0 where there are fewer tokens), entropy in nats.
 void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
     Patches patches(row, vocab);
@@ -54,18 +65,10 @@ void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
     for (int64_t j = 0; j < vocab; j += PATCH) {
         vf sums = zero(), slopes = zero();
         for (int64_t k = j, end = std::min(vocab, j + PATCH); k < end; k += 16) {
-            vf below = splat(-88.0f);  // weighs nothing
-            if (k + 16 <= end) {
-                below = larger(below, load(row + k) - top);
-            } else {
-                float tail[16];
-                std::fill_n(tail, 16, -88.0f);
-                for (int64_t i = k; i < end; ++i) tail[i - k] = std::max(row[i] - top, -88.0f);
-                below = load(tail);
-            }
-            const vf weight = exponential(below);
+            const vf apart = below(row + k, end - k, top, 1.0f);
+            const vf weight = exponential(apart);
             sums += weight;
-            slopes = fma(weight, below, slopes);
+            slopes = fma(weight, apart, slopes);
         }
         mass += sum(sums);
         slope += sum(slopes);
