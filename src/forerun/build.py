@@ -193,15 +193,24 @@ def leaves_a_core(config: Config, info: ModelInfo) -> bool:
 
 
 def load_target(config: Config) -> Model:
-    """The target, and the number of threads that torch's part of its passes uses."""
+    """The target; torch gets as many threads as that needs."""
     if config.threads > cores():
         message = f"threads is {config.threads} and this process may use {cores()} of the machine's cores"
         raise ConfigError(f"{message}; more would wait for each other: use threads={cores()}, or 0.")
     if config.tensor_parallel > 1:
         return _load_part(config, parallel.join(config.tensor_parallel, device_of(config), partial(_other, config)))
     model = _load(config, config.model, config.dtype, config.kv_dtype)
-    torch.set_num_threads(threads_of(config, model.info))
+    torch.set_num_threads(_beside(config, model))
     return model
+
+
+def _beside(config: Config, model: Model) -> int:
+    """How many threads torch needs for a model.
+
+    Where passes are compiled these have threads of their own, and torch, which has a row to copy here and there, none:
+    its threads look for more work for milliseconds after such a copy, on cores that the next pass wants.
+    """
+    return 1 if model.follows else threads_of(config, model.info)
 
 
 def _load_part(config: Config, split: parallel.Split) -> Model:
@@ -253,6 +262,7 @@ def setup_for(config: Config, model: Model, tokenizer: Tokenizer | None = None) 
 
     def open_model(folder: str, cache: str, dtype: str) -> ModelRunner:
         second = _load(config, folder, dtype)
+        torch.set_num_threads(max(torch.get_num_threads(), _beside(config, second)))
         return _runner(second, choose(CACHES, cache), config, min(length, second.info.context_length))
 
     @cache

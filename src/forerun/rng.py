@@ -87,9 +87,7 @@ class CounterRng(Rng):
     def categorical(self, p: Dist, purpose: Purpose, depth: int, index: int = 0) -> int:
         if p.only is not None:
             return p.only
-        key = self.ahead(purpose, depth, index)
-        known = p.far.drawn(key) if p.far is not None else None
-        return known if known is not None else winner(p, key)
+        return winner(p, self.ahead(purpose, depth, index))
 
     def bernoulli(self, chance: float, purpose: Purpose, depth: int, index: int = 0) -> bool:
         return chance >= 1 or (chance > 0 and self.uniform(purpose, depth, index) < chance)

@@ -14,7 +14,8 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
-from forerun.kernels.cuts import chances
+from forerun.kernels.cuts import chances, draw
+from forerun.kernels.penalties import penalize
 from forerun.kernels.race import winner
 from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Output, Sampling
 
@@ -67,12 +68,17 @@ class Shaper:
         """As `bend`, and in which rows no token is left, bool [n]; token 0 has these. None: nothing is asked for."""
         if not self.bends:
             return logits, None
-        rows = [paths(i) for i in range(len(logits))]
-        text = np.asarray(self.tokens if self._changes else (), np.int64)
-        bent = self._penalize(logits.to(_real(logits), copy=self._changes), text, rows)
+        rows, bent = [paths(i) for i in range(len(logits))], logits.to(_real(logits))
+        if self.sampling.penalizes:
+            bent = penalize(bent, self.sampling, self.tokens, self.prompt_length, rows)
+            if not self._bans and self.sampling.constraint is None:
+                return bent, None  # a token is left
+        elif self._bans:
+            bent = logits.to(bent.dtype, copy=True)
         if self.sampling.logit_bias:
             ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
             bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
+        text = np.asarray(self.tokens if self.sampling.bad_words or self.sampling.no_repeat_ngram else (), np.int64)
         for row, path in enumerate(rows):
             banned = self._banned(text, path)
             if banned:
@@ -106,7 +112,12 @@ class Shaper:
     @property
     def _changes(self) -> bool:
         """Whether more than a constraint bends logits."""
-        return self.sampling.bends or len(self.tokens) - self.prompt_length < self.sampling.min_tokens
+        return self.sampling.penalizes or self._bans
+
+    @property
+    def _bans(self) -> bool:
+        """Whether something other than a constraint may take out tokens."""
+        return self.sampling.bans or len(self.tokens) - self.prompt_length < self.sampling.min_tokens
 
     def doubtful(self, best: Sequence[int], paths: Callable[[int], Path]) -> list[int]:
         """Rows whose most likely token may be another than `best`, that of the row's own logits, once these are bent.
@@ -120,25 +131,6 @@ class Shaper:
         guide, ahead = self._guided
         allowed = guide.allows([(*ahead, *paths(row), token) for row, token in enumerate(best)])
         return [row for row, fine in enumerate(allowed) if not fine]
-
-    def _penalize(self, logits: torch.Tensor, text: Ints, rows: Sequence[Path]) -> torch.Tensor:
-        """Logits [n, vocab], changed in place where tokens of the text stand: no more of a vocabulary is touched."""
-        s = self.sampling
-        if s.repetition_penalty != 1:
-            deepest, again = max(map(len, rows)), self.tokens[-1]  # to say a token twice is harmless
-            paths = np.array([[*path, *(again,) * (deepest - len(path))] for path in rows], np.int64)
-            at = send(np.concatenate([np.broadcast_to(text, (len(rows), len(text))), paths], 1), logits.device)
-            some = logits.gather(1, at)
-            logits.scatter_(1, at, torch.where(some > 0, some / s.repetition_penalty, some * s.repetition_penalty))
-        if s.presence_penalty or s.frequency_penalty:
-            written = [np.concatenate([text[self.prompt_length :], np.asarray(path, np.int64)]) for path in rows]
-            every = np.sort(np.concatenate(written))
-            ids = every[np.diff(every, prepend=-1) > 0]
-            counts = [np.bincount(np.searchsorted(ids, row), minlength=len(ids)) for row in written]
-            at, count = send(ids, logits.device), send(np.stack(counts), logits.device, logits.dtype)
-            some = logits.index_select(1, at) - s.presence_penalty * (count > 0) - s.frequency_penalty * count
-            logits.index_copy_(1, at, some)
-        return logits
 
     @property
     def _guided(self) -> tuple[Guide, Path]:
@@ -181,7 +173,8 @@ class Rows:
 
     `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter. Where a
     constraint alone bends a row and allows its best token, the mask waits until it is asked for: draws seldom need it.
-    So does p of a large row on the host that nothing bends, for a verdict seldom comes to the last of a draft.
+    So does p of a single or a large row on the host: it can be drawn from as it is, and a verdict seldom comes to the
+    last row of a draft.
     """
 
     stuck = frozenset[int]()
@@ -189,9 +182,8 @@ class Rows:
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
         self._output, self._draft, self._best = output, draft, output.best
         self._shaper, self._rows = Shaper.of(context, eos), dict[int, Dist]()  # all but what its best token says
-        greedy, logits = context.sampling.greedy, self._logits
-        waits = greedy or (logits.device.type == "cpu" and logits.numel() > _LARGE)
-        if self._shaper.bends or not waits:
+        greedy = context.sampling.greedy
+        if self._shaper.bends or not greedy:
             self._find(greedy=greedy)
 
     def _find(self, *, greedy: bool) -> None:
@@ -204,7 +196,7 @@ class Rows:
         others = [row for row in every if row not in self._rows]
         if others and not greedy:
             logits = self._logits[others] if doubtful else self._logits
-            self._free = dict(zip(others, fetch(self._shaper.shape(logits)), strict=True))
+            self._free = dict(zip(others, self._dists(logits), strict=True))
             self._rows |= {row: Dist(Held(self, row - 1)) for row in others}
 
     @property
@@ -227,6 +219,8 @@ class Rows:
     def _dists(self, bent: torch.Tensor) -> list[Dist]:
         if self._shaper.sampling.greedy:
             return [Dist.point(token) for token in _best(bent)]
+        if bent.device.type == "cpu" and (len(bent) == 1 or bent.numel() > _LARGE):
+            return [Dist(Unasked(self._shaper, row)) for row in bent]
         return [Dist(p) for p in fetch(self._shaper.shape(bent))]
 
     def _judged(self, rows: Sequence[int]) -> Iterator[Dist]:
@@ -254,9 +248,10 @@ class Rows:
             return None
         if self._shaper.sampling.greedy:
             return Dist.point(best if ids is None else int(ids[best]))
-        p: Floats = fetch(self._shaper.shape(torch.from_numpy(logits)[None]))[0]
+        left = torch.from_numpy(logits)[None]
         if ids is None:
-            return Dist(p)
+            return self._dists(left)[0]
+        p: Floats = fetch(self._shaper.shape(left))[0]
         every = np.zeros(self._logits.shape[-1], p.dtype)
         every[ids] = p
         return Dist(every)
@@ -264,8 +259,7 @@ class Rows:
     def __getitem__(self, node: int) -> Dist:
         row = node + 1
         if row not in self._rows:
-            greedy = self._shaper.sampling.greedy
-            self._rows[row] = Dist.point(self._best[row]) if greedy else self._dists(self._logits[row : row + 1])[0]
+            self._rows[row] = Dist.point(self._best[row])
         return self._rows[row]
 
     def held(self, node: int) -> Floats:
@@ -276,7 +270,7 @@ class Rows:
 
     def drawn(self, node: int, key: int) -> int | None:
         """What a key draws from such a row as if nothing held it; None where the constraint forbids that."""
-        token = winner(Dist(self._free[node + 1]), key)
+        token = winner(self._free[node + 1], key)
         return None if self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
 
     @property
@@ -299,6 +293,31 @@ class Rows:
     @cached_property
     def _states(self) -> "States":
         return States(self._output.hidden, len(self._draft))
+
+
+class Unasked:
+    """P of a row [vocab] on the host that nobody has asked for: a `types.Far`. A draw needs no p."""
+
+    def __init__(self, shaper: Shaper, logits: torch.Tensor) -> None:
+        self._shaper, self._logits = shaper, logits
+
+    @property
+    def there(self) -> None:
+        return None
+
+    @cached_property
+    def probs(self) -> Floats:
+        found: Floats = fetch(self._shaper.shape(self._logits[None]))[0]
+        return found
+
+    def prob(self, token: int) -> None:
+        return None
+
+    def drawn(self, key: int) -> int | None:
+        return draw(self._logits, self._shaper.sampling, key) if "probs" not in vars(self) else None
+
+    def minus(self, q: Dist) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

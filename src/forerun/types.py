@@ -65,11 +65,11 @@ class Facts:
 
 
 class Far(Protocol):
-    """A dense distribution that lies on a device. What was asked ahead is known here; None where it was not asked."""
+    """A dense distribution that lies on a device, or that nobody has computed. What is known without it, or None."""
 
     @property
     def probs(self) -> Floats:
-        """All of it, fetched now."""
+        """All of it, fetched or computed now."""
         ...
 
     @property
@@ -86,8 +86,8 @@ class Far(Protocol):
 class Dist:
     """A distribution over token ids: dense when `ids` is None, else only the listed tokens have mass.
 
-    `held`: [vocab] or [k], float32 in production and float64 on toy models, or what stands for it while it lies on a
-    device; `ids`: [k], each id once. `only` is the token that has all the mass, where that is known: greedy decoding
+    `held`: [vocab] or [k], float32 in production and float64 on toy models, or what stands for it while it is not here;
+    `ids`: [k], each id once. `only` is the token that has all the mass, where that is known: greedy decoding
     and chosen tokens need no arithmetic.
     """
 
@@ -102,7 +102,7 @@ class Dist:
 
     @property
     def far(self) -> Far | None:
-        """What stands for numbers that lie on a device."""
+        """What stands for numbers that are not here."""
         return None if isinstance(self.held, np.ndarray) else self.held
 
     @staticmethod
@@ -683,9 +683,17 @@ class Sampling:
     @cached_property
     def bends(self) -> bool:
         """Whether it asks for penalties, bans or biases, but for the end's before `min_tokens`."""
-        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
-        bans = self.no_repeat_ngram or self.logit_bias or self.bad_words or self.allowed_tokens is not None
-        return bool(penalties or bans)
+        return self.penalizes or self.bans
+
+    @cached_property
+    def penalizes(self) -> bool:
+        """Whether it asks for penalties."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
+
+    @cached_property
+    def bans(self) -> bool:
+        """Whether it asks for bans or biases, but for the end's before `min_tokens`."""
+        return bool(self.no_repeat_ngram or self.logit_bias or self.bad_words or self.allowed_tokens is not None)
 
 
 class Runner(Protocol):

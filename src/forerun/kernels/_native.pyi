@@ -13,6 +13,44 @@ Wholes: TypeAlias = npt.NDArray[np.int8]
 LAYOUT: int  # how the bytes of tiles lie and which parts have which kind; files of packed weights hold it
 
 def race(p: Floats, first: int, second: int) -> int: ...  # who wins; the key's halves
+def draw(  # of a row of logits, float32, behind temperature and cut-offs, by a key's halves
+    logits: int,
+    vocab: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    typical_p: float,
+    epsilon: float,
+    eta: float,
+    first: int,
+    second: int,
+) -> int: ...
+def chances(  # of rows of logits [rows, vocab], float32 -> float32
+    logits: int,
+    rows: int,
+    vocab: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    typical_p: float,
+    epsilon: float,
+    eta: float,
+    out: int,
+) -> None: ...
+def penalize(  # rows of logits [rows, vocab], float32 -> float32; one path behind the text for each
+    logits: int,
+    rows: int,
+    vocab: int,
+    text: Sequence[int],
+    prompt_length: int,
+    paths: Sequence[Sequence[int]],
+    repetition: float,
+    presence: float,
+    frequency: float,
+    out: int,
+) -> None: ...
 
 # For each row of logits [rows, vocab], float32: ids and chances of its likeliest tokens, and its entropy -> float64.
 def ranks(logits: int, rows: int, vocab: int, count: int, out: int) -> None: ...

@@ -2,15 +2,17 @@
 
 Each cut-off sees the renormalised result of the one before (as in transformers). Ties go to the lowest id everywhere.
 To order a row of 50,000 tokens takes PyTorch as long as a pass of a small model takes, so the compiled form
-(csrc/cuts.inl) looks for the few that can stay, and orders these.
+(csrc/cuts.inl) looks for the few that can stay, and orders these; to draw one of them it writes no p.
 Does not: know penalties or bans (`sampling.py`), or draw.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from forerun.kernels import native
+from forerun.kernels.race import words
 from forerun.types import Sampling
 
 Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that stay, bool [n, vocab]
@@ -18,13 +20,29 @@ Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that 
 
 def chances(logits: torch.Tensor, s: Sampling) -> torch.Tensor:
     """P of rows [n, vocab] in float32 or float64 at a temperature above 0 -> [n, vocab]."""
-    module = native.load() if s.cuts and logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    module = _compiled(logits)
     if module is None:
         return plain(logits, s)
     rows, p = logits.contiguous(), torch.empty(logits.shape)
-    cuts = (s.top_k, s.top_p, s.min_p, s.typical_p, s.epsilon_cutoff, s.eta_cutoff)
-    module.chances(rows.data_ptr(), *rows.shape, s.temperature, *cuts, p.data_ptr())
+    module.chances(rows.data_ptr(), *rows.shape, *_asked(s), p.data_ptr())
     return p
+
+
+def draw(logits: torch.Tensor, s: Sampling, key: int) -> int | None:
+    """The token that `race.winner` draws from p of a row [vocab], without p; None where nothing is compiled for it."""
+    module = _compiled(logits)
+    if module is None:
+        return None
+    row = logits.contiguous()
+    return int(module.draw(row.data_ptr(), len(row), *_asked(s), *words(key)))
+
+
+def _compiled(logits: torch.Tensor) -> Any:  # noqa: ANN401 - the extension, where it knows such logits
+    return native.load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+
+
+def _asked(s: Sampling) -> tuple[float, ...]:
+    return s.temperature, s.top_k, s.top_p, s.min_p, s.typical_p, s.epsilon_cutoff, s.eta_cutoff
 
 
 def plain(logits: torch.Tensor, s: Sampling) -> torch.Tensor:

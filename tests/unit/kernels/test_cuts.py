@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.kernels import native
-from forerun.kernels.cuts import chances, plain
-from forerun.types import Sampling
+from forerun.kernels.cuts import chances, draw, plain
+from forerun.kernels.race import first, winner
+from forerun.types import Dist, Sampling
 
 needs_compiler = pytest.mark.skipif(native.load() is None, reason="nothing was compiled")
 ODD = 1e-3 / 7  # no sum of chances that are multiples of each other ends here
@@ -49,7 +50,25 @@ def test_any_rows_behind_any_cuts(seed, shape, temperature, options):
 
 
 @needs_compiler
-@pytest.mark.parametrize("options", [{"top_p": 0.95}, {"top_k": 50}, {"top_k": 3000, "top_p": 0.9}, {"min_p": 0.02}])
+@given(
+    st.integers(0, 2**31),
+    st.tuples(st.integers(1, 1500), st.sampled_from([0.5, 3.0, 9.0])),
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20),
+    st.fixed_dictionaries({}, optional=OPTIONS),
+)
+def test_a_draw_without_p_is_one_from_p(seed, shape, keys, options):
+    vocab, spread = shape
+    rows, sampling = rows_of(seed, 1, vocab, spread), Sampling(temperature=0.8, **options)
+    p = chances(rows, sampling)
+    found = [draw(rows[0], sampling, key) for key in keys]
+    assert found == [winner(Dist(p[0].numpy()), key) for key in keys]
+    assert found == [int(first(p, [key])) for key in keys]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "options", [{}, {"top_p": 0.95}, {"top_k": 50}, {"top_k": 3000, "top_p": 0.9}, {"min_p": 0.02}]
+)
 def test_a_row_of_a_large_vocabulary(options):
     logits = torch.randn(2, 151_936, generator=torch.Generator().manual_seed(1)).mul(3)
     close(logits, Sampling(**options))

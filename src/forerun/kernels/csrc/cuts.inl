@@ -1,4 +1,4 @@
-// A row of logits as chances behind cut-offs, in the order of kernels/cuts.py.
+// A row of logits as chances behind cut-offs, in the order of kernels/cuts.py, or the token that a key draws from these.
 //
 // Which tokens a first cut-off can leave at most is known from the largest logit and the mass of the row; all else
 // looks at these few, and orders none of them, where an ordered row of a large vocabulary takes as long as a pass.
@@ -18,8 +18,44 @@ public:
     void write(float* out) {
         if (!sound()) {
             std::fill_n(out, vocab, std::numeric_limits<float>::quiet_NaN());
-            return;
+        } else if (!cuts.any()) {
+            spread(out);
+        } else {
+            choose();
+            std::fill_n(out, vocab, 0.0f);
+            for (const Chosen& c : left) out[c.id] = (float)c.p;
         }
+    }
+
+    // What `race` finds among the chances that `write` writes; who is left out is no runner.
+    int64_t draw(uint32_t first, uint32_t second) {
+        if (!sound()) return 0;
+        if (!cuts.any()) {
+            const std::unique_ptr<float[]> all(new float[vocab]);
+            spread(all.get());
+            return race(all.get(), vocab, first, second);
+        }
+        choose();
+        std::vector<float> p;
+        std::vector<uint32_t> ids;
+        for (const Chosen& c : left) {
+            p.push_back((float)c.p);
+            ids.push_back((uint32_t)c.id);
+        }
+        return first_of<false>(p.data(), ids.data(), (int64_t)ids.size(), first, second);
+    }
+
+private:
+    const float* row;
+    int64_t vocab;
+    const Cuts& cuts;
+    float cold;  // one over the temperature
+    Patches patches;
+    float top;
+    std::vector<Chosen> left;
+
+    // The tokens that stay, and their chances.
+    void choose() {
         gather();
         if (cuts.top_k > 0 && cuts.top_k < (int64_t)left.size()) {
             std::nth_element(left.begin(), left.begin() + cuts.top_k, left.end(), sooner);
@@ -35,18 +71,7 @@ public:
         }
         if (cuts.epsilon > 0) above(cuts.epsilon, true);
         if (cuts.eta > 0) above(std::min(cuts.eta, std::sqrt(cuts.eta) * std::exp(-entropy())), true);
-        std::fill_n(out, vocab, 0.0f);
-        for (const Chosen& c : left) out[c.id] = (float)c.p;
     }
-
-private:
-    const float* row;
-    int64_t vocab;
-    const Cuts& cuts;
-    float cold;  // one over the temperature
-    Patches patches;
-    float top;
-    std::vector<Chosen> left;
 
     static bool sooner(const Chosen& a, const Chosen& b) { return a.rank != b.rank ? a.rank > b.rank : a.id < b.id; }
 
@@ -57,37 +82,51 @@ private:
         return !broken;
     }
 
-    // What sixteen tokens or fewer weigh, where the likeliest weighs one.
-    vf weights(const float* logits, int64_t count) const { return exponential(below(logits, count, top, cold)); }
+    // What tokens weigh, where the likeliest weighs one; all of them together.
+    double weigh(const float* logits, int64_t count, float* out) const {
+        wf sums = {};
+        registers(logits, count, [&](wf some, int64_t at, int here) {
+            const wf weight = exponential(below(some, top, cold));
+            sums += weight;
+            if (here == FLOATS) return store_some(out + at, weight);
+            for (int i = 0; i < here; ++i) out[at + i] = weight[i];
+        });
+        return total(sums);
+    }
+
+    // Chances of all tokens.
+    void spread(float* out) const {
+        double all = 0;
+        for (int64_t j = 0; j < vocab; j += PATCH) all += weigh(row + j, std::min(vocab - j, PATCH), out + j);
+        const float share = (float)(1 / all);
+        for (int64_t j = 0; j < vocab; ++j) out[j] *= share;
+    }
 
     // What all tokens weigh. `near`: the least of a few distances from the likeliest within which they weigh a share of it.
     double weight(double share, double& near) const {
         constexpr int STEPS = 6;
         constexpr float steps[STEPS] = {1, 2, 4, 6, 9, 13};  // nats
-        double total = 0, within[STEPS] = {};
+        double all = 0, within[STEPS] = {};
+        float found[PATCH] = {};
         for (int64_t j = 0; j < vocab; j += PATCH) {
             const int64_t here = std::min(vocab - j, PATCH);
-            float found[PATCH] = {};
-            vf sums = zero();
-            for (int64_t k = 0; k < here; k += 16) {
-                const vf weight = weights(row + j + k, here - k);
-                sums += weight;
-                store(found + k, weight);
-            }
-            total += sum(sums);
+            std::fill(found + here, std::end(found), 0.0f);
+            all += weigh(row + j, here, found);
+            const float nearest = (top - patches.largest_of[j / PATCH]) * cold - 1e-3f;
             for (int i = 0; i < STEPS; ++i) {
+                if (steps[i] < nearest) continue;
                 const float least = std::exp(-steps[i]);
                 wf part = {};
                 for (int64_t k = 0; k < PATCH; k += FLOATS) {  // one register at a time, which all compilers compare as one
                     const wf weight = load_some(found + k);
                     part += weight >= least ? weight : wf{};
                 }
-                for (int k = 0; k < FLOATS; ++k) within[i] += part[k];
+                within[i] += total(part);
             }
         }
-        const auto enough = std::find_if(within, within + STEPS, [&](double part) { return part > share * total * (1 + 1e-5); });
+        const auto enough = std::find_if(within, within + STEPS, [&](double part) { return part > share * all * (1 + 1e-5); });
         near = enough == within + STEPS ? std::numeric_limits<double>::infinity() : steps[enough - within];
-        return total;
+        return all;
     }
 
     // All that the first cut-off can leave, with their chances: before it, or where it needs no more, among themselves.
@@ -114,20 +153,24 @@ private:
             }
             for (int i = 0; i < found; ++i) left.push_back({begin + places[i], row[begin + places[i]], 0});
         }
-        for (int64_t i = 0, count = (int64_t)left.size(); i < count; i += 16) {
-            const int64_t here = std::min<int64_t>(count - i, 16);
-            float logits[16], found[16];
+        float logits[PATCH], found[PATCH];
+        for (size_t i = 0; i < left.size(); i += PATCH) {
+            const int64_t here = std::min((int64_t)(left.size() - i), PATCH);
             for (int64_t k = 0; k < here; ++k) logits[k] = left[i + k].rank;
-            store(found, weights(logits, here));
+            weigh(logits, here, found);
             for (int64_t k = 0; k < here; ++k) left[i + k].p = found[k];
         }
         share(whole);
     }
 
-    // A logit that at least `top_k` tokens reach: as many patches have one.
+    // A logit that at least `top_k` tokens reach: as many patches have one, or as many parts of patches.
     double kth() const {
-        if (cuts.top_k > (int64_t)patches.largest_of.size()) return -std::numeric_limits<double>::infinity();
         std::vector<float> found = patches.largest_of;
+        if (cuts.top_k > (int64_t)found.size()) {
+            found.resize(found.size() * 16);
+            for (size_t b = 0; b < patches.largest_of.size(); ++b) store(found.data() + 16 * b, patches.tops((int64_t)b));
+        }
+        if (cuts.top_k > (int64_t)found.size()) return -std::numeric_limits<double>::infinity();
         std::nth_element(found.begin(), found.begin() + (cuts.top_k - 1), found.end(), std::greater<float>());
         return found[cuts.top_k - 1];
     }
@@ -185,3 +228,7 @@ private:
 };
 
 void chances(const float* row, int64_t vocab, const Cuts& cuts, float* out) { Cutting(row, vocab, cuts).write(out); }
+
+int64_t draw(const float* row, int64_t vocab, const Cuts& cuts, uint32_t first, uint32_t second) {
+    return Cutting(row, vocab, cuts).draw(first, second);
+}

@@ -22,6 +22,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <stdexcept>
 
 #include "check.h"
@@ -470,6 +471,34 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
+// A row of logits after penalties for a text and what follows it; `counts` [vocab] are zeros, and are zeros again.
+struct Penalties {
+    float repetition, presence, frequency;
+
+    void write(const float* row, float* out, std::initializer_list<std::span<const int64_t>> read,
+               std::initializer_list<std::span<const int64_t>> written, std::vector<float>& counts) const {
+        std::copy_n(row, counts.size(), out);
+        if (repetition != 1)
+            for (const auto& part : read)
+                for (const int64_t token : part) out[token] = row[token] > 0 ? row[token] / repetition : row[token] * repetition;
+        if (presence == 0 && frequency == 0) return;
+        for (const auto& part : written)
+            for (const int64_t token : part) ++counts[token];
+        for (const auto& part : written)
+            for (const int64_t token : part) {
+                if (counts[token] > 0) out[token] = out[token] - presence - frequency * counts[token];
+                counts[token] = 0;
+            }
+    }
+};
+
+using Tokens = std::vector<int64_t>;
+
+void check(const Tokens& tokens, int64_t vocab) {
+    for (const int64_t token : tokens)
+        if (token < 0 || token >= vocab) throw std::invalid_argument("the vocabulary has no such token.");
+}
+
 }  // namespace
 
 void bind_texts(nb::module_& m);  // texts.cpp
@@ -489,6 +518,23 @@ NB_MODULE(_native, m) {
         for (int64_t i = 0; i < rows; ++i)
             usable().front()->chances((const float*)logits + i * vocab, vocab, cuts, (float*)out + i * vocab);
     }, nb::call_guard<nb::gil_scoped_release>(), "Logits [rows, vocab] as chances behind cut-offs.");
+    m.def("draw", [](uintptr_t logits, int64_t vocab, double temperature, int64_t top_k, double top_p, double min_p, double typical_p,
+                     double epsilon, double eta, uint32_t first, uint32_t second) {
+        const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
+        return usable().front()->draw((const float*)logits, vocab, cuts, first, second);
+    }, "The token that a key draws from these chances of one row.");
+    m.def("penalize", [](uintptr_t logits, int64_t rows, int64_t vocab, const Tokens& text, int64_t prompt_length,
+                         const std::vector<Tokens>& paths, float repetition, float presence, float frequency, uintptr_t out) {
+        check(text, vocab);
+        const std::span<const int64_t> whole(text), output = whole.subspan(std::min<size_t>(prompt_length, text.size()));
+        std::vector<float> counts(vocab);
+        for (int64_t i = 0; i < rows; ++i) {
+            const Tokens& path = paths.at(i);
+            check(path, vocab);
+            const Penalties penalties{repetition, presence, frequency};
+            penalties.write((const float*)logits + i * vocab, (float*)out + i * vocab, {whole, path}, {output, path}, counts);
+        }
+    }, "Logits [rows, vocab] after penalties for a text and, of every row, what follows it.");
     m.def("rotate", [](uintptr_t rows, int64_t count, int64_t inputs) { usable().front()->rotate((float*)rows, count, inputs); },
           nb::call_guard<nb::gil_scoped_release>(), "Turns floats [count, inputs] to what is rounded to whole numbers, and back.");
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");

@@ -177,6 +177,8 @@ struct Cuts {
     double temperature;
     int64_t top_k;
     double top_p, min_p, typical_p, epsilon, eta;
+
+    bool any() const { return top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1 || epsilon > 0 || eta > 0; }
 };
 
 struct Isa {
@@ -185,6 +187,7 @@ struct Isa {
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
     void (*chances)(const float* row, int64_t vocab, const Cuts&, float* out);
+    int64_t (*draw)(const float* row, int64_t vocab, const Cuts&, uint32_t first, uint32_t second);
     void (*rotate)(float* rows, int64_t count, int64_t inputs);
     void (*total)(const Matrix&, float* out);  // [outputs padded to a tile]: Matrix::total
 };

@@ -18,12 +18,18 @@ struct Patches {
     float most() const { return *std::max_element(largest_of.begin(), largest_of.end()); }
 
     float top(int64_t b) const {
-        const int64_t begin = b * PATCH, end = std::min(vocab, begin + PATCH), whole = begin + (end - begin) / 16 * 16;
-        vf found = splat(-std::numeric_limits<float>::infinity());
-        for (int64_t j = begin; j < whole; j += 16) found = larger(found, load(row + j));
-        float most = largest(found);
-        for (int64_t j = whole; j < end; ++j) most = row[j] > most ? row[j] : most;
+        const int64_t end = std::min(vocab, (b + 1) * PATCH);
+        float most = largest(tops(b));
+        for (int64_t j = end - (end - b * PATCH) % 16; j < end; ++j) most = row[j] > most ? row[j] : most;
         return most;
+    }
+
+    // The largest of each of sixteen parts of patch b, without a rest that does not fill them.
+    vf tops(int64_t b) const {
+        const int64_t begin = b * PATCH, end = std::min(vocab, begin + PATCH);
+        vf found = splat(-std::numeric_limits<float>::infinity());
+        for (int64_t j = begin; j + 16 <= end; j += 16) found = larger(found, load(row + j));
+        return found;
     }
 
     // The largest of patch b among what comes after token `at` with value `v` in the order of ranks.
@@ -45,15 +51,24 @@ struct Patches {
     }
 };
 
-// How far up to sixteen logits lie below the largest, times `cold`, one over the temperature; behind the last, where a
-// token weighs nothing.
-INLINE vf below(const float* logits, int64_t count, float top, float cold) {
-    const vf least = splat(-88.0f);
-    if (count >= 16) return larger(least, (load(logits) - top) * cold);
-    float tail[16];
-    std::fill_n(tail, 16, -std::numeric_limits<float>::infinity());
-    std::copy_n(logits, count, tail);
-    return larger(least, (load(tail) - top) * cold);
+// How far logits lie below the largest, times `cold`, one over the temperature; as far as a token weighs nothing at most.
+INLINE wf below(wf logits, float top, float cold) { return larger(repeat(-88.0f), (logits - top) * cold); }
+
+// Calls f(register of logits, where they stand, how many they are) for all of a row; what is behind its end is -inf.
+template <typename F> INLINE void registers(const float* row, int64_t count, F&& f) {
+    int64_t j = 0;
+    for (; j + FLOATS <= count; j += FLOATS) f(load_some(row + j), j, FLOATS);
+    if (j == count) return;
+    float tail[FLOATS];
+    std::fill_n(tail, FLOATS, -std::numeric_limits<float>::infinity());
+    std::copy_n(row + j, count - j, tail);
+    f(load_some(tail), j, (int)(count - j));
+}
+
+INLINE double total(wf v) {
+    double found = 0;
+    for (int i = 0; i < FLOATS; ++i) found += v[i];
+    return found;
 }
 
 // out: `count` tokens, `count` chances (0 where there are fewer tokens), entropy in nats.
@@ -63,15 +78,15 @@ void ranks(const float* row, int64_t vocab, int64_t count, double* out) {
     const float top = patches.most();
     double mass = 0, slope = 0;
     for (int64_t j = 0; j < vocab; j += PATCH) {
-        vf sums = zero(), slopes = zero();
-        for (int64_t k = j, end = std::min(vocab, j + PATCH); k < end; k += 16) {
-            const vf apart = below(row + k, end - k, top, 1.0f);
-            const vf weight = exponential(apart);
+        wf sums = {}, slopes = {};
+        registers(row + j, std::min(vocab - j, PATCH), [&](wf logits, int64_t, int) {
+            const wf apart = below(logits, top, 1.0f);
+            const wf weight = exponential(apart);
             sums += weight;
             slopes = fma(weight, apart, slopes);
-        }
-        mass += sum(sums);
-        slope += sum(slopes);
+        });
+        mass += total(sums);
+        slope += total(slopes);
     }
     std::vector<int64_t> taken(most.size(), -1);  // the last of a patch's tokens
     std::vector<float> value(most.size());        // and its logit
