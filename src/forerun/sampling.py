@@ -14,9 +14,11 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
+from forerun.kernels import native
+from forerun.kernels.bends import bend
 from forerun.kernels.cuts import chances, draw
-from forerun.kernels.penalties import penalize
 from forerun.kernels.race import winner
+from forerun.kernels.ranks import ranks
 from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
@@ -65,30 +67,19 @@ class Shaper:
         return bent
 
     def bent(self, logits: torch.Tensor, paths: Callable[[int], Path]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `bend`, and in which rows no token is left, bool [n]; token 0 has these. None: nothing is asked for."""
+        """As `bend`, and in which rows no token is left, bool [n]; token 0 has these. None: in no row."""
         if not self.bends:
             return logits, None
         rows, bent = [paths(i) for i in range(len(logits))], logits.to(_real(logits))
-        if self.sampling.penalizes:
-            bent = penalize(bent, self.sampling, self.tokens, self.prompt_length, rows)
-            if not self._bans and self.sampling.constraint is None:
-                return bent, None  # a token is left
-        elif self._bans:
-            bent = logits.to(bent.dtype, copy=True)
-        if self.sampling.logit_bias:
-            ids, biases = list(self.sampling.logit_bias), list(self.sampling.logit_bias.values())
-            bent[:, send(ids, bent.device)] += send(biases, bent.device, bent.dtype)
-        text = np.asarray(self.tokens if self.sampling.bad_words or self.sampling.no_repeat_ngram else (), np.int64)
-        for row, path in enumerate(rows):
-            banned = self._banned(text, path)
-            if banned:
-                bent[row].index_fill_(0, send(sorted(banned), bent.device), -torch.inf)
-        if self.sampling.allowed_tokens is not None:
-            allowed = torch.zeros(bent.shape[-1], dtype=torch.bool, device=bent.device)
-            allowed.index_fill_(0, send(self.sampling.allowed_tokens, bent.device), value=True)
-            bent.masked_fill_(~allowed, -torch.inf)
+        if self._changes:
+            bans = self._banned(rows) if self._bans else ()
+            bent = bend(bent, self.sampling, self.tokens, self.prompt_length, rows, bans)
         if self.sampling.constraint is not None:
             bent = self._held(bent, rows)
+        elif not self._bans:
+            return bent, None  # penalties leave every token
+        if bent.device.type == "cpu" and _finite(bent):
+            return bent, None
         stuck = bent.amax(-1) == -torch.inf
         bent[:, 0].masked_fill_(stuck, 0)
         return bent, stuck
@@ -155,8 +146,13 @@ class Shaper:
         guide, ahead = self._guided
         return guide.masks([(*ahead, *path) for path in rows])
 
-    def _banned(self, text: Ints, path: Path) -> set[int]:
-        """What must not follow the text and a path."""
+    def _banned(self, rows: Sequence[Path]) -> list[list[int]]:
+        """What must not follow the text and each path."""
+        s = self.sampling
+        text = np.asarray(self.tokens if s.bad_words or s.no_repeat_ngram else (), np.int64)
+        return [list(self._after(text, path)) for path in rows]
+
+    def _after(self, text: Ints, path: Path) -> set[int]:
         s, written = self.sampling, len(self.tokens) - self.prompt_length + len(path)
         banned = {*self.eos, *s.stop_token_ids} if written < s.min_tokens else set[int]()
         if s.bad_words or s.no_repeat_ngram:
@@ -374,15 +370,20 @@ def path_to(draft: Draft, node: int) -> Path:
 
 def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     """Raw log-probability of `token` in one row [vocab], its rank, and the `count` best tokens."""
-    values = torch.log_softmax(logits.to(_real(logits)), -1)
-    near = (values >= values.topk(min(count, len(values))).values[-1]).nonzero()[:, 0] if count else values[:0].long()
-    order = near[torch.sort(values[near], descending=True, stable=True).indices[:count]]
-    own = values[token : token + 1]
-    parts = (own, (values > own).sum(0, keepdim=True), order, values[order])
-    value, above, *rest = fetch(torch.cat([part.double() for part in parts])).tolist()
-    found = len(order)  # fewer where the vocabulary is smaller
-    top = tuple((int(t), v) for t, v in zip(rest[:found], rest[found:], strict=True))
-    return Logprob(value, int(above) + 1, top)
+    module = native.load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    if module is not None:
+        logits = logits.contiguous()
+        value, rank, best = module.logprob(logits.data_ptr(), len(logits), token, count)
+        return Logprob(value, rank, tuple(best[:count]))
+    row, size = logits.to(_real(logits))[None], max(1, min(count, len(logits)))
+    mine = row[:, token : token + 1]
+    parts = ranks(row, size), mine, row.amax(-1, keepdim=True), (row > mine).sum(-1, keepdim=True)
+    found: Floats = fetch(torch.cat([part.double() for part in parts], 1))[0]
+    own, most, above = found[-3:].tolist()
+    with np.errstate(divide="ignore"):  # of a token that the model itself rules out
+        values = np.log(found[size : 2 * size]).tolist()
+    top = tuple(zip(map(int, found[:size].tolist()), values, strict=True))[:count]
+    return Logprob(own - most + values[0], int(above) + 1, top)
 
 
 def _leave(row: Floats, logits: Floats, mask: Bools) -> None:
@@ -415,6 +416,12 @@ def _next(logits: Floats, best: int, mask: Bools) -> int | None:
         for token, value in taken:
             logits[token] = value
     return None
+
+
+def _finite(logits: torch.Tensor) -> bool:
+    """Whether a token is left in every row on the host."""
+    rows = logits.numpy()
+    return all(row[best] > -np.inf for row, best in zip(rows, _best(logits), strict=True))
 
 
 def _best(logits: torch.Tensor) -> list[int]:

@@ -695,6 +695,16 @@ class Sampling:
         """Whether it asks for bans or biases, but for the end's before `min_tokens`."""
         return bool(self.no_repeat_ngram or self.logit_bias or self.bad_words or self.allowed_tokens is not None)
 
+    @cached_property
+    def biases(self) -> tuple[Ints, Floats]:
+        """`logit_bias` as ids and numbers."""
+        return np.array(list(self.logit_bias), np.int64), np.array(list(self.logit_bias.values()), np.float32)
+
+    @cached_property
+    def allowed(self) -> Ints | None:
+        """`allowed_tokens` as an array."""
+        return None if self.allowed_tokens is None else np.array(self.allowed_tokens, np.int64)
+
 
 class Runner(Protocol):
     """A second model with its own cache, as a drafter may use it."""

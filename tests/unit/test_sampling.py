@@ -148,6 +148,19 @@ def test_logprobs_are_raw_and_ranked():
     assert [token for token, _ in found.top] == [1, 2, 0]
 
 
+@given(st.integers(0, 10**6), st.integers(1, 700), st.integers(0, 20))
+def test_logprobs_are_those_of_softmax(seed, vocab, count):
+    row = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)).mul(3).round(decimals=1)
+    wanted = torch.log_softmax(row.double(), -1)
+    order = sorted(range(vocab), key=lambda token: (-row[token].item(), token))[:count]
+    for logits in (row, row.double()):  # compiled where it can be, and plain
+        found = logprob(logits, seed % vocab, count)
+        assert found.value == pytest.approx(wanted[seed % vocab].item(), abs=1e-5)
+        assert found.rank == 1 + int((row > row[seed % vocab]).sum())
+        assert [token for token, _ in found.top] == order
+        assert [value for _, value in found.top] == pytest.approx(wanted[order].tolist(), abs=1e-5)
+
+
 def test_what_is_bent_is_a_copy():
     """Log-probabilities are told of the logits that the model returned."""
     logits = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))

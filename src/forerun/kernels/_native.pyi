@@ -39,7 +39,7 @@ def chances(  # of rows of logits [rows, vocab], float32 -> float32
     eta: float,
     out: int,
 ) -> None: ...
-def penalize(  # rows of logits [rows, vocab], float32 -> float32; one path behind the text for each
+def bend(  # rows of logits [rows, vocab], float32 -> float32; a path behind the text for each; no bans or its own
     logits: int,
     rows: int,
     vocab: int,
@@ -49,11 +49,18 @@ def penalize(  # rows of logits [rows, vocab], float32 -> float32; one path behi
     repetition: float,
     presence: float,
     frequency: float,
+    biased: Ints,
+    biases: Floats,
+    allowed: Ints | None,
+    bans: Sequence[Sequence[int]],
     out: int,
 ) -> None: ...
 
 # For each row of logits [rows, vocab], float32: ids and chances of its likeliest tokens, and its entropy -> float64.
 def ranks(logits: int, rows: int, vocab: int, count: int, out: int) -> None: ...
+
+# Of a row of logits [vocab], float32: a token's log-probability and rank, and `count` likeliest tokens with theirs.
+def logprob(logits: int, vocab: int, token: int, count: int) -> tuple[float, int, list[tuple[int, float]]]: ...
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
 

@@ -182,7 +182,7 @@ def test_greedy_rows_are_those_of_all_masks(schema, random):
             allowed = wanted.guide.masks([draft.tokens[:row] for row in range(count)])
             logits = torch.where(torch.from_numpy(allowed | ~allowed.any(-1, keepdims=True)), logits, -9.0)
         best = logits.argmax(-1).tolist()
-        bent, stuck = wanted.bent(logits, lambda row, draft=draft: draft.tokens[:row])
+        bent, stuck = bent_along(wanted, logits, draft)
         if stuck[0]:
             return
         asked.clear()
@@ -208,7 +208,7 @@ def test_draws_are_those_from_all_masks(schema, random):
         wanted = Shaper(sampling, context.tokens, 1, (EOS,), fresh(wish, context.tokens[1:]))
         draft = Draft.chain([random.randrange(len(WORDS)) for _ in range(random.choice((0, 3)))])
         logits = torch.randn(len(draft) + 1, len(WORDS), generator=numbers)
-        bent, stuck = wanted.bent(logits, lambda row, draft=draft: draft.tokens[:row])
+        bent, stuck = bent_along(wanted, logits, draft)
         if stuck[0]:
             return
         rights, best = wanted.shape(bent).numpy(), tuple(logits.argmax(-1).tolist())
@@ -226,6 +226,12 @@ def test_draws_are_those_from_all_masks(schema, random):
         if drawn[0] == EOS or context.guide.advance(drawn[0]):
             return
         context.tokens.append(drawn[0])
+
+
+def bent_along(shaper, logits, draft):
+    """Rows of a chain, bent with all masks, and in which of them no token is left."""
+    bent, stuck = shaper.bent(logits, lambda row: draft.tokens[:row])
+    return bent, torch.zeros(len(bent), dtype=torch.bool) if stuck is None else stuck
 
 
 class Said:
@@ -258,7 +264,7 @@ def test_what_is_left_is_found_however_much_it_is(seed, share, least, temperatur
     sampling = Sampling(temperature=temperature, constraint=Constraint("regex", "a"))
     context = Context(0, [0], 1, sampling, CounterRng(seed), guide=Said(allowed))
     before, shaper = logits.clone(), Shaper.of(context)
-    bent, stuck = shaper.bent(logits, lambda row: draft.tokens[:row])
+    bent, stuck = bent_along(shaper, logits, draft)
     if stuck[0]:
         with pytest.raises(RequestError, match="no token to draw"):
             Rows(Output(logits, best, (0.0,) * 4), context, draft)

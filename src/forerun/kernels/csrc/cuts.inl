@@ -6,6 +6,7 @@
 
 struct Chosen {
     int64_t id;
+    float logit;
     float rank;  // the higher the sooner it is chosen; of equal ones the lowest id
     double p;
 };
@@ -53,6 +54,7 @@ private:
     Patches patches;
     float top;
     std::vector<Chosen> left;
+    double scale = 0;  // the logarithm of what chances are shares of
 
     // The tokens that stay, and their chances.
     void choose() {
@@ -66,7 +68,7 @@ private:
         if (cuts.min_p > 0) above(cuts.min_p * most(), false);
         if (cuts.typical_p < 1) {
             const double even = entropy();
-            for (Chosen& c : left) c.rank = (float)-std::abs(-std::log(c.p) - even);  // the less it surprises; logits are done with
+            for (Chosen& c : left) c.rank = (float)-std::abs(log_of(c) + even);  // the less it surprises
             reach(cuts.typical_p);
         }
         if (cuts.epsilon > 0) above(cuts.epsilon, true);
@@ -151,12 +153,12 @@ private:
                 places[found] = i;
                 found += row[begin + i] >= bound;
             }
-            for (int i = 0; i < found; ++i) left.push_back({begin + places[i], row[begin + places[i]], 0});
+            for (int i = 0; i < found; ++i) left.push_back({begin + places[i], row[begin + places[i]], row[begin + places[i]], 0});
         }
         float logits[PATCH], found[PATCH];
         for (size_t i = 0; i < left.size(); i += PATCH) {
             const int64_t here = std::min((int64_t)(left.size() - i), PATCH);
-            for (int64_t k = 0; k < here; ++k) logits[k] = left[i + k].rank;
+            for (int64_t k = 0; k < here; ++k) logits[k] = left[i + k].logit;
             weigh(logits, here, found);
             for (int64_t k = 0; k < here; ++k) left[i + k].p = found[k];
         }
@@ -180,13 +182,26 @@ private:
         if (whole == 0)
             for (const Chosen& c : left) whole += c.p;
         for (Chosen& c : left) c.p /= whole;
+        scale += std::log(whole);
     }
 
-    // Keep the shortest beginning, in the order of ranks, with at least this mass, and the first always: halves are parted
-    // until the one that holds the end of it is one token.
+    // Keep the shortest beginning, in the order of ranks, with at least this mass, and the first always. The end of it is
+    // in one of a few intervals of ranks; there halves are parted until the one that holds it is one token.
     void reach(double mass) {
+        constexpr int INTERVALS = 256;
         auto begin = left.begin(), end = left.end();
         double before = 0;
+        const auto [low, high] = std::minmax_element(begin, end, [](const Chosen& a, const Chosen& b) { return a.rank < b.rank; });
+        if (left.size() > INTERVALS && low->rank < high->rank) {
+            const double first = high->rank, per = (INTERVALS - 1) / (first - low->rank);
+            const auto interval = [&](const Chosen& c) { return (int)((first - c.rank) * per); };
+            double masses[INTERVALS] = {};
+            for (const Chosen& c : left) masses[interval(c)] += c.p;
+            int at = 0;
+            while (at < INTERVALS - 1 && before + masses[at] < mass) before += masses[at++];
+            begin = std::partition(begin, end, [&](const Chosen& c) { return interval(c) < at; });
+            end = std::partition(begin, end, [&](const Chosen& c) { return interval(c) == at; });
+        }
         while (end - begin > 1) {
             const auto middle = begin + (end - begin) / 2;
             std::nth_element(begin, middle, end, sooner);
@@ -209,9 +224,12 @@ private:
         return found;
     }
 
+    // Of its chance, by its logit: there are many.
+    double log_of(const Chosen& c) const { return ((double)c.logit - top) / cuts.temperature - scale; }
+
     double entropy() const {
         double found = 0;
-        for (const Chosen& c : left) found -= c.p * std::log(c.p);
+        for (const Chosen& c : left) found -= c.p * log_of(c);
         return found;
     }
 

@@ -471,33 +471,47 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// A row of logits after penalties for a text and what follows it; `counts` [vocab] are zeros, and are zeros again.
-struct Penalties {
+// Logits after penalties, biases and bans, as kernels/bends.py has them.
+class Bend {
+public:
     float repetition, presence, frequency;
+    std::span<const int64_t> text, written;  // of which penalties know
+    std::span<const int64_t> biased;
+    const float* biases;
+    std::optional<std::vector<uint8_t>> allowed;  // [vocab]
+    std::vector<float> counts;                    // [vocab], zeros
 
-    void write(const float* row, float* out, std::initializer_list<std::span<const int64_t>> read,
-               std::initializer_list<std::span<const int64_t>> written, std::vector<float>& counts) const {
+    void write(const float* row, std::span<const int64_t> path, std::span<const int64_t> banned, float* out) {
         std::copy_n(row, counts.size(), out);
         if (repetition != 1)
-            for (const auto& part : read)
+            for (const auto part : {text, path})
                 for (const int64_t token : part) out[token] = row[token] > 0 ? row[token] / repetition : row[token] * repetition;
-        if (presence == 0 && frequency == 0) return;
-        for (const auto& part : written)
-            for (const int64_t token : part) ++counts[token];
-        for (const auto& part : written)
-            for (const int64_t token : part) {
-                if (counts[token] > 0) out[token] = out[token] - presence - frequency * counts[token];
-                counts[token] = 0;
-            }
+        if (presence != 0 || frequency != 0) {
+            for (const auto part : {written, path})
+                for (const int64_t token : part) ++counts[token];
+            for (const auto part : {written, path})
+                for (const int64_t token : part) {
+                    if (counts[token] > 0) out[token] = out[token] - presence - frequency * counts[token];
+                    counts[token] = 0;
+                }
+        }
+        for (size_t i = 0; i < biased.size(); ++i) out[biased[i]] += biases[i];
+        constexpr float never = -std::numeric_limits<float>::infinity();
+        for (const int64_t token : banned) out[token] = never;
+        if (allowed)
+            for (size_t j = 0; j < counts.size(); ++j) out[j] = (*allowed)[j] ? out[j] : never;
     }
 };
 
 using Tokens = std::vector<int64_t>;
+using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void check(const Tokens& tokens, int64_t vocab) {
+void check(std::span<const int64_t> tokens, int64_t vocab) {
     for (const int64_t token : tokens)
         if (token < 0 || token >= vocab) throw std::invalid_argument("the vocabulary has no such token.");
 }
+
+std::span<const int64_t> numbers(const Ids& ids) { return {ids.data(), ids.size()}; }
 
 }  // namespace
 
@@ -512,6 +526,18 @@ NB_MODULE(_native, m) {
         for (int64_t i = 0; i < rows; ++i)
             usable().front()->ranks((const float*)logits + i * vocab, vocab, count, (double*)out + i * (2 * count + 1));
     });
+    m.def("logprob", [](uintptr_t logits, int64_t vocab, int64_t token, int64_t count) {
+        const float* row = (const float*)logits;
+        check({&token, 1}, vocab);
+        count = std::clamp<int64_t>(count, 1, vocab);
+        std::vector<double> found(2 * count + 1);
+        usable().front()->ranks(row, vocab, count, found.data());
+        std::vector<std::pair<int64_t, double>> best;
+        for (int64_t i = 0; i < count; ++i) best.emplace_back((int64_t)found[i], std::log(found[count + i]));
+        int64_t above = 0;
+        for (int64_t j = 0; j < vocab; ++j) above += row[j] > row[token];
+        return std::make_tuple(row[token] - (double)row[best[0].first] + best[0].second, above + 1, best);
+    }, "Of a row: a token's log-probability and its rank, and the likeliest tokens with theirs.");
     m.def("chances", [](uintptr_t logits, int64_t rows, int64_t vocab, double temperature, int64_t top_k, double top_p, double min_p,
                         double typical_p, double epsilon, double eta, uintptr_t out) {
         const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
@@ -523,18 +549,26 @@ NB_MODULE(_native, m) {
         const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
         return usable().front()->draw((const float*)logits, vocab, cuts, first, second);
     }, "The token that a key draws from these chances of one row.");
-    m.def("penalize", [](uintptr_t logits, int64_t rows, int64_t vocab, const Tokens& text, int64_t prompt_length,
-                         const std::vector<Tokens>& paths, float repetition, float presence, float frequency, uintptr_t out) {
+    m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Tokens& text, int64_t prompt_length, const std::vector<Tokens>& paths,
+                     float repetition, float presence, float frequency, const Ids& biased, const Floats& biases,
+                     const std::optional<Ids>& allowed, const std::vector<Tokens>& bans, uintptr_t out) {
+        const std::span<const int64_t> whole(text), written = whole.subspan(std::min<size_t>(prompt_length, text.size()));
+        Bend bend{repetition, presence, frequency, whole, written, numbers(biased), biases.data(), {}, std::vector<float>(vocab)};
         check(text, vocab);
-        const std::span<const int64_t> whole(text), output = whole.subspan(std::min<size_t>(prompt_length, text.size()));
-        std::vector<float> counts(vocab);
-        for (int64_t i = 0; i < rows; ++i) {
-            const Tokens& path = paths.at(i);
-            check(path, vocab);
-            const Penalties penalties{repetition, presence, frequency};
-            penalties.write((const float*)logits + i * vocab, (float*)out + i * vocab, {whole, path}, {output, path}, counts);
+        check(bend.biased, vocab);
+        if (allowed) {
+            check(numbers(*allowed), vocab);
+            bend.allowed.emplace(vocab);
+            for (const int64_t token : numbers(*allowed)) (*bend.allowed)[token] = 1;
         }
-    }, "Logits [rows, vocab] after penalties for a text and, of every row, what follows it.");
+        for (int64_t i = 0; i < rows; ++i) {
+            const Tokens none, &path = paths.at(i), &banned = bans.empty() ? none : bans.at(i);
+            check(path, vocab);
+            check(banned, vocab);
+            bend.write((const float*)logits + i * vocab, path, banned, (float*)out + i * vocab);
+        }
+    }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+       nb::arg().none(), nb::arg(), nb::arg(), "Logits [rows, vocab] after penalties for a text and what follows it, biases and bans.");
     m.def("rotate", [](uintptr_t rows, int64_t count, int64_t inputs) { usable().front()->rotate((float*)rows, count, inputs); },
           nb::call_guard<nb::gil_scoped_release>(), "Turns floats [count, inputs] to what is rounded to whole numbers, and back.");
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");
