@@ -122,6 +122,8 @@ class GrammarMatcher(Matcher):
     """Lifts llguidance's matcher, which never leaves an error that it met, and whose copies share their limits.
 
     So what was only looked at may reach a limit: a matcher that fails is compiled anew and reads the text again.
+    Whoever walks back goes on from a copy: one that was rolled back (llguidance 1.5.1 to 1.9.1) may give the mask of
+    where it was before, which it remembers by a row's number and the lexer's state, whatever the row holds now.
     Does not: fail at the same token whatever was drafted, where a text comes near a limit; masks are right or empty.
     """
 
@@ -130,6 +132,7 @@ class GrammarMatcher(Matcher):
     def __init__(self, inner: Any, begin: Callable[[], Any], vocab: int) -> None:  # noqa: ANN401 - llguidance's
         self._inner, self._begin, self._vocab = inner, begin, vocab
         self._pushed = list[int]()
+        self._start: tuple[Any, int] | None = None  # the matcher where a walk began, and how many tokens it has read
         self._words = np.zeros(-(-(vocab + 1) // _WORD), np.int32)
 
     def _again(self) -> None:
@@ -156,6 +159,8 @@ class GrammarMatcher(Matcher):
         return not self._inner.is_error() and bool(self._inner.is_accepting())
 
     def push(self, token: int) -> bool:
+        if self._start is None:  # a copy takes two microseconds; what the lexer learns is shared
+            self._start, self._inner = (self._inner, len(self._pushed)), self._inner.deep_copy()
         taken = self._inner.try_consume_tokens([token])
         if taken != 1 and self._inner.is_error():
             self._again()
@@ -165,9 +170,21 @@ class GrammarMatcher(Matcher):
         return bool(taken == 1)
 
     def pop(self, count: int) -> None:
-        del self._pushed[len(self._pushed) - count :]
-        if self._inner.is_error() or not self._inner.rollback(count):
+        if self._start is None:
+            return
+        start, read = self._start
+        del self._pushed[max(read, len(self._pushed) - count) :]
+        walked = self._pushed[read:]
+        if not walked:
+            self._inner, self._start = start, None
+        else:
+            self._inner = start.deep_copy()
+            self._inner.try_consume_tokens(walked)
+        if self._inner.is_error():
             self._again()
+
+    def settle(self) -> None:
+        self._start = None
 
     def trouble(self) -> str:
         if not self._inner.is_error():

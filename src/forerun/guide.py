@@ -40,7 +40,10 @@ class Matcher(ABC):
 
     @abstractmethod
     def pop(self, count: int) -> None:
-        """Take the newest tokens back."""
+        """Take the newest tokens back, none of them from before `settle`."""
+
+    def settle(self) -> None:  # noqa: B027 - few have anything to do
+        """All tokens so far stay."""
 
     def trouble(self) -> str:
         """Why nothing may follow though the text is not complete, in a sentence; "" where there is no such reason."""
@@ -177,6 +180,7 @@ class Guide:
         self._wait()
         self._masks = {path[1:]: mask for path, mask in self._masks.items() if path[:1] == (token,)}
         self._lost = self._lost or not self._matcher.push(token)
+        self._matcher.settle()
         self.written += 1
         return self.over
 

@@ -195,3 +195,31 @@ def test_what_cannot_be_said_is_refused(schema):
     guides = guides_for(setup_for(Config(), ToyModel(3)))
     with pytest.raises(RequestError, match="does not compile"):
         guides(Constraint("json_schema", json.dumps(schema)), frozenset())
+
+
+SAID = (*'{}[]",:1acntrue l', '{"', '":', "null", "true", ',"', '"]', '"}', "],", "}]", "]}")
+OF_JSON = guides_for(setup_for(Config(), ToyModel(words=SAID)))
+OPEN = {"type": "object", "properties": {"a": {"type": "string"}, "c": {"type": "null"}}, "additionalProperties": False}
+LISTS = {"type": "array", "items": {"anyOf": [{"type": "array", "items": {"type": "boolean"}, "maxItems": 2}, OPEN]}}
+
+
+@pytest.mark.parametrize("schema", [OPEN, LISTS, {"anyOf": [LISTS, {"type": "object", "properties": {"a": LISTS}}]}])
+def test_a_mask_is_that_of_its_path_whatever_was_walked_before(schema):
+    """Of matchers that are rolled back llguidance may give the mask of another place."""
+    rng, wish = np.random.default_rng(0), Constraint("json_schema", json.dumps(schema))
+    known: dict[tuple[int, ...], np.ndarray] = {}
+    for _ in range(40):
+        matcher, path = OF_JSON(wish, frozenset())._matcher, []
+        for _ in range(8):
+            mask = known[tuple(path)] = matcher.mask()
+            if matcher.may_end():
+                break
+            path.append(int(rng.choice(np.flatnonzero(mask))))
+            assert matcher.push(path[-1])
+            matcher.settle()
+    walker = OF_JSON(wish, frozenset())._matcher
+    for i in rng.integers(len(known), size=1000):
+        path, mask = list(known.items())[i]
+        assert all(walker.push(token) for token in path)
+        assert np.array_equal(walker.mask(), mask), [SAID[token] for token in path]
+        walker.pop(len(path))
