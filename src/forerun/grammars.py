@@ -122,8 +122,8 @@ class GrammarMatcher(Matcher):
     """Lifts llguidance's matcher, which never leaves an error that it met, and whose copies share their limits.
 
     So what was only looked at may reach a limit: a matcher that fails is compiled anew and reads the text again.
-    Whoever walks back goes on from a copy: one that was rolled back (llguidance 1.5.1 to 1.9.1) may give the mask of
-    where it was before, which it remembers by a row's number and the lexer's state, whatever the row holds now.
+    It remembers its last mask by a row's number and the lexer's state, whatever the row holds after it was rolled back
+    (llguidance 1.5.1 to 1.9.1). So it is not rolled back past a mask: walks with masks go back to a copy.
     Does not: fail at the same token whatever was drafted, where a text comes near a limit; masks are right or empty.
     """
 
@@ -132,7 +132,8 @@ class GrammarMatcher(Matcher):
     def __init__(self, inner: Any, begin: Callable[[], Any], vocab: int) -> None:  # noqa: ANN401 - llguidance's
         self._inner, self._begin, self._vocab = inner, begin, vocab
         self._pushed = list[int]()
-        self._start: tuple[Any, int] | None = None  # the matcher where a walk began, and how many tokens it has read
+        self._settled = 0  # tokens that stay
+        self._clean: Any = None  # where a walk has found masks, a copy that has read these and knows of no mask since
         self._words = np.zeros(-(-(vocab + 1) // _WORD), np.int32)
 
     def _again(self) -> None:
@@ -141,6 +142,10 @@ class GrammarMatcher(Matcher):
         self._inner.try_consume_tokens(self._pushed)
 
     def mask(self) -> Bools:
+        walked = len(self._pushed) - self._settled
+        if walked and self._clean is None:
+            self._clean = self._inner.deep_copy()
+            self._clean.rollback(walked)
         if not self._fill():
             self._again()
             if not self._fill():
@@ -159,8 +164,6 @@ class GrammarMatcher(Matcher):
         return not self._inner.is_error() and bool(self._inner.is_accepting())
 
     def push(self, token: int) -> bool:
-        if self._start is None:  # a copy takes two microseconds; what the lexer learns is shared
-            self._start, self._inner = (self._inner, len(self._pushed)), self._inner.deep_copy()
         taken = self._inner.try_consume_tokens([token])
         if taken != 1 and self._inner.is_error():
             self._again()
@@ -170,21 +173,20 @@ class GrammarMatcher(Matcher):
         return bool(taken == 1)
 
     def pop(self, count: int) -> None:
-        if self._start is None:
-            return
-        start, read = self._start
-        del self._pushed[max(read, len(self._pushed) - count) :]
-        walked = self._pushed[read:]
-        if not walked:
-            self._inner, self._start = start, None
-        else:
-            self._inner = start.deep_copy()
+        del self._pushed[max(self._settled, len(self._pushed) - count) :]
+        walked = self._pushed[self._settled :]
+        if self._clean is None:
+            self._inner.rollback(count)
+        elif walked:
+            self._inner = self._clean.deep_copy()
             self._inner.try_consume_tokens(walked)
+        else:
+            self._inner, self._clean = self._clean, None
         if self._inner.is_error():
             self._again()
 
     def settle(self) -> None:
-        self._start = None
+        self._settled, self._clean = len(self._pushed), None
 
     def trouble(self) -> str:
         if not self._inner.is_error():
