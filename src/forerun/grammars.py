@@ -173,7 +173,8 @@ class GrammarMatcher(Matcher):
         return bool(taken == 1)
 
     def pop(self, count: int) -> None:
-        del self._pushed[max(self._settled, len(self._pushed) - count) :]
+        count = min(count, len(self._pushed) - self._settled)
+        del self._pushed[len(self._pushed) - count :]
         walked = self._pushed[self._settled :]
         if self._clean is None:
             self._inner.rollback(count)

@@ -370,7 +370,7 @@ def path_to(draft: Draft, node: int) -> Path:
 
 def logprob(logits: torch.Tensor, token: int, count: int) -> Logprob:
     """Raw log-probability of `token` in one row [vocab], its rank, and the `count` best tokens."""
-    module = native.load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    module = native.load_for(logits)
     if module is not None:
         logits = logits.contiguous()
         value, rank, best = module.logprob(logits.data_ptr(), len(logits), token, count)

@@ -697,8 +697,8 @@ class Sampling:
 
     @cached_property
     def biases(self) -> tuple[Ints, Floats]:
-        """`logit_bias` as ids and numbers."""
-        return np.array(list(self.logit_bias), np.int64), np.array(list(self.logit_bias.values()), np.float32)
+        """`logit_bias` as ids and numbers in float64."""
+        return np.array(list(self.logit_bias), np.int64), np.array(list(self.logit_bias.values()), np.float64)
 
     @cached_property
     def allowed(self) -> Ints | None:

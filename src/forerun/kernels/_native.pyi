@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+Doubles: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Wholes: TypeAlias = npt.NDArray[np.int8]
 
@@ -50,7 +51,7 @@ def bend(  # rows of logits [rows, vocab], float32 -> float32; a path behind the
     presence: float,
     frequency: float,
     biased: Ints,
-    biases: Floats,
+    biases: Doubles,
     allowed: Ints | None,
     bans: Sequence[Sequence[int]],
     out: int,

@@ -25,7 +25,7 @@ def bend(
 
     A row follows the text and a path of its own, and has bans of its own; `bans` are none or as many as rows.
     """
-    module = native.load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
+    module = native.load_for(logits)
     if module is None:
         return plain(logits, s, text, prompt_length, paths, bans)
     rows, out = logits.contiguous(), torch.empty(logits.shape)

@@ -7,7 +7,6 @@ Does not: know penalties or bans (`sampling.py`), or draw.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ Cut = Callable[[torch.Tensor], torch.Tensor]  # p [n, vocab] -> the tokens that 
 
 def chances(logits: torch.Tensor, s: Sampling) -> torch.Tensor:
     """P of rows [n, vocab] in float32 or float64 at a temperature above 0 -> [n, vocab]."""
-    module = _compiled(logits)
+    module = native.load_for(logits)
     if module is None:
         return plain(logits, s)
     rows, p = logits.contiguous(), torch.empty(logits.shape)
@@ -30,15 +29,11 @@ def chances(logits: torch.Tensor, s: Sampling) -> torch.Tensor:
 
 def draw(logits: torch.Tensor, s: Sampling, key: int) -> int | None:
     """The token that `race.winner` draws from p of a row [vocab], without p; None where nothing is compiled for it."""
-    module = _compiled(logits)
+    module = native.load_for(logits)
     if module is None:
         return None
     row = logits.contiguous()
     return int(module.draw(row.data_ptr(), len(row), *_asked(s), *words(key)))
-
-
-def _compiled(logits: torch.Tensor) -> Any:  # noqa: ANN401 - the extension, where it knows such logits
-    return native.load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
 
 
 def _asked(s: Sampling) -> tuple[float, ...]:

@@ -6,9 +6,11 @@ Does not: compile anything. Where no compiler was found at install, forerun runs
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 NAME = "forerun.kernels._native"
 UNITS = {"avx512": " (vnni, bf16)", "amx": " (int8)"}  # what an instruction set has beyond its name
@@ -30,6 +32,11 @@ def load() -> ModuleType | None:
     """The extension, or None where it was not built or cannot be loaded."""
     found = find()
     return None if isinstance(found, str) else found
+
+
+def load_for(logits: torch.Tensor) -> Any:  # noqa: ANN401 - the extension has no static type
+    """The extension, where it is there and can read such rows; else None, and the caller has a plain form."""
+    return load() if logits.device.type == "cpu" and logits.dtype == torch.float32 else None
 
 
 def describe() -> str:

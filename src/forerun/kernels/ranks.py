@@ -27,8 +27,8 @@ def ranks(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 def ranks_here(logits: torch.Tensor, count: int) -> Floats:
     """The same on the host, by the compiled form where it can."""
-    module = native.load()
-    if module is None or logits.device.type != "cpu" or logits.dtype != torch.float32 or not logits.is_contiguous():
+    module = native.load_for(logits)
+    if module is None or not logits.is_contiguous():
         return fetch(ranks(logits, count))
     found = np.empty((len(logits), 2 * count + 1))
     module.ranks(logits.data_ptr(), *logits.shape, count, found.ctypes.data)

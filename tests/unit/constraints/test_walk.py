@@ -222,3 +222,15 @@ def test_a_mask_is_that_of_its_path_whatever_was_walked_before(schema):
         assert all(walker.push(token) for token in path)
         assert np.array_equal(walker.mask(), mask), [SAID[token] for token in path]
         walker.pop(len(path))
+
+
+def test_what_is_settled_is_not_taken_back():
+    """A walk that is interrupted may ask for a token more than it pushed."""
+    matcher, other = (OF_JSON(Constraint("json_schema", json.dumps(LISTS)), frozenset())._matcher for _ in range(2))
+    for one in (matcher, other):
+        assert one.push(SAID.index("["))
+        one.settle()
+    assert matcher.push(SAID.index("{"))
+    matcher.pop(2)
+    matcher.pop(1)
+    assert np.array_equal(matcher.mask(), other.mask())

@@ -54,3 +54,8 @@ def test_any_text(seed, text, rows, banned, options):
 def test_a_token_outside_the_vocabulary_is_refused(options, text, paths, bans):
     with pytest.raises(ValueError, match="no such token"):
         bend(torch.zeros(1, VOCAB), Sampling(**options), text, 1, paths, bans)
+
+
+def test_biases_are_as_exact_as_the_logits():
+    logits = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
+    assert bend(logits, Sampling(logit_bias={1: 0.3}), [0], 1, [()], ()).tolist() == [[0.1, 0.2 + 0.3]]

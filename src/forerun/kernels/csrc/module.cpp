@@ -477,7 +477,7 @@ public:
     float repetition, presence, frequency;
     std::span<const int64_t> text, written;  // of which penalties know
     std::span<const int64_t> biased;
-    const float* biases;
+    const double* biases;
     std::optional<std::vector<uint8_t>> allowed;  // [vocab]
     std::vector<float> counts;                    // [vocab], zeros
 
@@ -495,7 +495,7 @@ public:
                     counts[token] = 0;
                 }
         }
-        for (size_t i = 0; i < biased.size(); ++i) out[biased[i]] += biases[i];
+        for (size_t i = 0; i < biased.size(); ++i) out[biased[i]] += (float)biases[i];
         constexpr float never = -std::numeric_limits<float>::infinity();
         for (const int64_t token : banned) out[token] = never;
         if (allowed)
@@ -504,6 +504,7 @@ public:
 };
 
 using Tokens = std::vector<int64_t>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check(std::span<const int64_t> tokens, int64_t vocab) {
@@ -550,7 +551,7 @@ NB_MODULE(_native, m) {
         return usable().front()->draw((const float*)logits, vocab, cuts, first, second);
     }, "The token that a key draws from these chances of one row.");
     m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Tokens& text, int64_t prompt_length, const std::vector<Tokens>& paths,
-                     float repetition, float presence, float frequency, const Ids& biased, const Floats& biases,
+                     float repetition, float presence, float frequency, const Ids& biased, const Doubles& biases,
                      const std::optional<Ids>& allowed, const std::vector<Tokens>& bans, uintptr_t out) {
         const std::span<const int64_t> whole(text), written = whole.subspan(std::min<size_t>(prompt_length, text.size()));
         Bend bend{repetition, presence, frequency, whole, written, numbers(biased), biases.data(), {}, std::vector<float>(vocab)};
