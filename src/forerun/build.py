@@ -331,7 +331,8 @@ _SLACK = 64  # unjudged tokens that a slot may hold beyond the context: the node
 
 def _runner(model: Model, cache: Choice, config: Config, length: int) -> ModelRunner:
     rows = length + _SLACK
-    shaping = Shaping(rows, config.passes == "invariant", config.attention) if _pads(config, model.info) else None
+    auto = config.passes == "auto"
+    shaping = Shaping(rows, config.passes == "invariant", config.attention, auto) if _pads(config, model.info) else None
     return ModelRunner(model, cache.member(cache.options, model.info.layout, config.max_requests, rows), shaping)
 
 

@@ -5,6 +5,7 @@ Does not: run anything. A drafter answers the looks that its tree asks, level by
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 from typing import Self
 
@@ -18,6 +19,24 @@ from forerun.types import Context, Dist, Draft, Floats, Output
 ROOT = -1
 UNSOUND = "the drafter's logits are not finite; check its weights and dtype."
 Looks = Generator[Look, None, None]  # what a tree asks; closed early where there is no answer
+
+
+@lru_cache(maxsize=1024)
+def leaves(parents: tuple[int, ...], base: int) -> list[tuple[list[int], list[int]]]:
+    """The path to every leaf from `base` on, and the nodes from `base` on that no path before it holds: its last."""
+    inner, seen = set(parents), set[int]()
+    found: list[tuple[list[int], list[int]]] = []
+    for leaf in range(base, len(parents)):
+        if leaf in inner:
+            continue
+        path = [leaf]
+        while parents[path[-1]] >= 0:
+            path.append(parents[path[-1]])
+        path.reverse()
+        fresh = [node for node in path if node >= base and node not in seen]
+        seen.update(fresh)
+        found.append((fresh, path))
+    return found
 
 
 @dataclass(eq=False)

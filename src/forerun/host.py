@@ -1,6 +1,6 @@
 """Between the host and a device.
 
-`fetch` is the one door to the host: to pass it is to wait for everything that was asked of the device before.
+`fetch` and `wait` are the doors to the host: to pass one is to wait for everything that was asked of the device before.
 """
 
 from typing import Any
@@ -14,6 +14,12 @@ def fetch(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A tensor's numbers; on the CPU the tensor's own memory."""
     found: np.ndarray[Any, Any] = tensor.cpu().numpy()
     return found
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all that was asked of it; what it wrote into the host's memory is then there."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def send(numbers: npt.ArrayLike, device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:

@@ -184,7 +184,7 @@ def padded_passes(model: Transformer, order: Order) -> dict[int, costs.Timed]:
     """The same through the engine's runner."""
     length = order.context + max(order.widths)
     cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, length)
-    runner = ModelRunner(model, cache, Shaping(length, order.passes == "invariant"))
+    runner = ModelRunner(model, cache, Shaping(length, order.passes == "invariant", resident=order.passes == "auto"))
     return costs.passes(runner, order.widths, order.context)
 
 

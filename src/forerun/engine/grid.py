@@ -5,7 +5,7 @@ pass are parts of one buffer, so that they reach the device in one copy.
 Does not: touch a model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 
 from forerun.caches.contract import Cache
 from forerun.engine.batch import branches
+from forerun.growth import leaves
 from forerun.types import Flat, Grid, Ints, Pass, Segment
 
 WIDE = 64  # rows; from here on sizes are multiples of it, below they are powers of two
@@ -32,6 +33,7 @@ class Shaping:
     context: int  # entries that a slot can hold
     invariant: bool = False
     kernel: str = "sdpa"  # which attention is used; see layers/padded.py
+    resident: bool = False  # passes of few rows run as one launch, where the model and the GPU can
 
 
 class Shape(NamedTuple):
@@ -71,11 +73,12 @@ def chains(flat: Flat, cache: Cache, *, split: bool) -> list[Chain]:
         if parents is None:
             found.append(Chain(rows, entries, None))
             continue
-        behind, _ = branches(parents, s.base)
         if split:
-            found += _leaves(np.asarray(behind), parents, s, entries)
+            for fresh, path in leaves(parents, s.base):
+                seen = np.append(entries[: s.past], entries[s.past + np.array(path)])
+                found.append(Chain(np.array(fresh) - s.base + s.start, seen, None))
         else:
-            found.append(Chain(rows, entries, behind))
+            found.append(Chain(rows, entries, branches(parents, s.base)[0]))
     return found
 
 
@@ -87,18 +90,6 @@ def _entries(segment: Segment, cache: Cache) -> Ints:
     firsts, counts = np.array(runs, dtype=np.int64).T
     rows: Ints = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
     return rows
-
-
-def _leaves(behind: Ints, parents: Sequence[int], s: Segment, entries: Ints) -> Iterator[Chain]:
-    """The path to every leaf as a chain of its own; a row stands in the first one that it is on."""
-    inner, seen = set(parents), set[int]()
-    for leaf in range(s.base, len(parents)):
-        if leaf in inner:
-            continue
-        path = np.flatnonzero(behind[leaf - s.base] >= 0)
-        fresh = [node for node in path.tolist() if node >= s.base and node not in seen]
-        seen.update(fresh)
-        yield Chain(np.array(fresh) - s.base + s.start, np.append(entries[: s.past], entries[s.past + path]), None)
 
 
 def shape_of(flat: Flat, found: Sequence[Chain], shaping: Shaping) -> Shape:

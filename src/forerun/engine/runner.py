@@ -118,6 +118,7 @@ class Begun(NamedTuple):
     output: PassOutput
     facts: torch.Tensor  # float64 [3, wanted]
     asked: list[torch.Tensor | None]  # answers per work
+    told: np.ndarray[Any, Any] | None = None  # the facts on the host, where the device writes them there itself
 
     def found(self) -> dict[int, torch.Tensor]:
         """Slot -> its next token, int64 [1], on the device: the one that was asked for, or the most likely one."""
@@ -137,31 +138,45 @@ class PaddedPasses:
         self.device = model.info.layout.device
         self.kept: OrderedDict[Hashable, Program] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self.resident = model.resident(cache) if shaping.resident else None
 
     def start(self, work: Sequence[Work], tokens: Sequence[torch.Tensor] | None = None) -> Begun:
         """Pad, send and run; `tokens` [1] each replace those of works that have one."""
-        flat = flatten(work, self.cache)
-        found = chains(flat, self.cache, split=self.shaping.invariant)
-        program = self._program(flat, shape_of(flat, found, self.shaping))
-        output, facts = program.run(flat, found, torch.cat(list(tokens)) if tokens else None)
+        flat, told = flatten(work, self.cache), None
+        given = torch.cat(list(tokens)) if tokens else None
+        whole = self.resident.run(flat, given) if self.resident is not None else None
+        if whole is not None:
+            output, facts, told = whole
+        else:
+            found = chains(flat, self.cache, split=self.shaping.invariant)
+            program = self._program(flat, shape_of(flat, found, self.shaping))
+            output, facts = program.run(flat, found, given)
+            facts = facts[:, : len(flat.wanted)].clone()
         self.cache.advance(flat.segments)
         ends = accumulate(len(w.logits) for w in work)
         asked = [
             w.ask(output.logits[end - len(w.logits) : end]) if w.ask is not None else None
             for w, end in zip(work, ends, strict=True)
         ]
-        count = len(flat.wanted)
         hidden = {layer: rows.clone() for layer, rows in output.hidden.items()}  # drafters keep them
-        return Begun(work, PassOutput(output.logits[:count], hidden), facts[:, :count].clone(), asked)
+        return Begun(work, PassOutput(output.logits[: len(flat.wanted)], hidden), facts, asked, told)
 
     def finish(self, begun: Sequence[Begun]) -> list[list[Output]]:
-        """Fetch what the host must know of every wanted row, and the answers to all questions, in one transfer."""
-        sent = [part for b in begun for part in (b.facts.flatten(), *b.asked) if part is not None]
-        numbers = host.fetch(torch.cat(sent) if len(sent) > 1 else sent[0])
-        parts = iter(np.split(numbers, list(accumulate(len(part) for part in sent))))
+        """Fetch what the host must know of every wanted row, and the answers to all questions, in one transfer.
+
+        Without a transfer where the device has told the host on its way: then to wait for it is enough.
+        """
+        sent = [b.facts.flatten() for b in begun if b.told is None]
+        sent += [part for b in begun for part in b.asked if part is not None]
+        if sent:
+            numbers = host.fetch(torch.cat(sent) if len(sent) > 1 else sent[0])
+        else:
+            host.wait(self.device)
+        parts = iter(np.split(numbers, list(accumulate(len(part) for part in sent)))) if sent else iter(())
+        facts = [b.told if b.told is not None else next(parts).reshape(b.facts.shape) for b in begun]
         outputs: list[list[Output]] = []
-        for b in begun:
-            peaks = peaks_of(next(parts).reshape(b.facts.shape))
+        for b, numbers in zip(begun, facts, strict=True):
+            peaks = peaks_of(numbers)
             answers = [next(parts) if part is not None else None for part in b.asked]
             outputs.append(unpack(b.work, replace(b.output, peaks=peaks, answers=answers)))
         return outputs

@@ -6,9 +6,21 @@ Tree masks, hidden states and partial depth are part of the call. A model holds 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
 
 from forerun.caches.contract import Cache
 from forerun.types import Best, Flat, Grown, KVLayout, Pass, PassOutput
+
+
+class Whole(NamedTuple):
+    """What a pass in one launch leaves."""
+
+    output: PassOutput
+    facts: torch.Tensor  # float64 [3, wanted], on the device; see engine.batch.summary
+    told: np.ndarray[Any, Any]  # the same on the host, once the device is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,16 @@ class ModelInfo:
     weight_bytes: int = 0
     rounded: str = ""  # what weights were rounded to at load: bfloat16, int8, w8a8 or int4
     padded: bool = False  # it runs passes of fixed shape, which have a grid
+
+
+class Resident(Protocol):
+    """Passes of few rows over one cache that a device runs as one launch each."""
+
+    def run(self, flat: Flat, given: torch.Tensor | None = None) -> Whole | None:
+        """Run a pass, with the first tokens replaced by those of a tensor where one is given; None: it does not fit.
+
+        Logits and hidden states are valid until the next pass. Does not advance the cache, or wait for the device.
+        """
 
 
 class Model(ABC):
@@ -61,6 +83,10 @@ class Model(ABC):
         `beyond` more entries in each slot; it is not advanced.
         """
         raise NotImplementedError
+
+    def resident(self, cache: Cache) -> Resident | None:
+        """Its passes of few rows over a cache as one launch each, where its device can run them so."""
+        return None
 
     @property
     def lost(self) -> str:

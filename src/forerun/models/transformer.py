@@ -18,7 +18,7 @@ from forerun.layers.mlp import Mlp
 from forerun.layers.norm import Norm
 from forerun.layers.padded import Padded, distances
 from forerun.layers.rope import Rope, Rotation, rotate
-from forerun.models.contract import ModelInfo
+from forerun.models.contract import ModelInfo, Resident
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import TransformerConfig
 from forerun.types import Pass, PassOutput
@@ -188,6 +188,11 @@ class Transformer(Growing):
         grown = sum(part.nbytes for layer in extra for part in parts(layer))
         info = replace(info, weight_bytes=info.weight_bytes + grown)
         return Transformer(config, info, self.ends, [*self.layers, *extra])
+
+    def resident(self, cache: Cache) -> Resident | None:
+        from forerun.models.resident import resident  # it reads this module
+
+        return resident(self, cache)
 
     def _linear(self, half: torch.Tensor) -> Linear:
         return linear_of_half(half) if self.dtype == torch.float32 else linear(half.to(self.dtype))
