@@ -35,7 +35,8 @@ def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.devi
         return View(s, start, None, causal=False)
     if s.mask is None and not narrow and s.count == keys:
         return View(s, 0, None, causal=True)
-    return View(s, start, bias(s, window, dtype, device)[:, start:], causal=False)
+    # contiguous: kernels of a GPU read it from an even address
+    return View(s, start, bias(s, window, dtype, device)[:, start:].contiguous(), causal=False)
 
 
 def bias(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -22,7 +22,6 @@ from forerun.kernels import launch
 from forerun.layers.linear import DenseLinear, Linear
 from forerun.layers.norm import RmsNorm
 from forerun.models.contract import Whole
-from forerun.models.recipe import TransformerConfig
 from forerun.models.transformer import Layer, Transformer, parts
 from forerun.types import Flat, PassOutput
 
@@ -31,9 +30,6 @@ THREADS = 640  # sixteen warps that calculate, one that brings weights, and thre
 SPLIT = 256  # entries that a block attends to at a time
 ALIGNED = 16  # entries that have to lie side by side in the cache
 STAGE = 8 * (2 * 1024 + 64)  # bytes of shared memory that are filled at a time
-DESK = (
-    2 * 16 * 128 * 4 + 3 * 16 * 16 * 4 + 16 * 128 * 4 + (5 + 256 + 3 * 16 + 2) * 4 + 29 * 8 + 2 * 32 * 12
-)  # bytes beside the stages
 STAGES = 12
 TAILS = 512  # entries of all trees' chains
 FEW = 8  # rows; a pass of more is compiled for `ROWS`
@@ -41,6 +37,7 @@ REGISTERS = 4096  # inputs whose part of all rows a warp can hold
 HELD = 8  # tiles of a block whose sums it can hold, where it cannot hold its inputs
 MEETINGS = 5  # of all blocks, per layer
 DEPTH = 2  # stages that are asked for at a time: as many as keep the memory busy; more delay everything else
+LARGE = 256 << 20  # bytes of a layer; from here on one stage more pays, for blocks seldom wait
 PATIENT = 1  # the same while blocks wait for each other
 DIMS = (32, 64, 96, 128)
 ANSWERS = 1024  # passes whose findings are kept at a time
@@ -312,22 +309,30 @@ def resident(model: Transformer, cache: Cache) -> Resident | None:
     facts = torch.cuda.get_device_properties(device)
     if unfit(model, facts.multi_processor_count):
         return None
-    stages = min(STAGES, (getattr(facts, "shared_memory_per_block_optin", 0) - DESK) // (STAGE + 16))
-    sizes = sizes_of(
-        model.config, facts.multi_processor_count, stages, bias=model.layers[0].weights.qkv.bias is not None
-    )
-    shared = stages * (STAGE + 16) + DESK
-    compiled = partial(_compiled, sizes, shared, device)
-    return Resident(model, cache, compiled, facts.multi_processor_count)
+    room = getattr(facts, "shared_memory_per_block_optin", 0)
+    blocks = facts.multi_processor_count
+    return Resident(model, cache, partial(_compiled, model, blocks, room), blocks)
 
 
-def _compiled(sizes: dict[str, int], shared: int, device: torch.device, rows: int) -> launch.Launch:
-    return launch.launcher("pass.cu", "forerun_pass", sizes | {"ROWS": rows}, shared, device)
+def _compiled(model: Transformer, blocks: int, room: int, rows: int) -> launch.Launch:
+    sizes = sizes_of(model, blocks, room, rows)
+    shared = sizes["STAGES"] * (STAGE + 16) + sizes["DESK"]
+    return launch.launcher("pass.cu", "forerun_pass", sizes, shared, model.info.layout.device)
 
 
-def sizes_of(c: TransformerConfig, blocks: int, stages: int, *, bias: bool) -> dict[str, int]:
-    """What the source is compiled for."""
-    model = {"HIDDEN": c.hidden_size, "HEADS": c.num_heads, "KV_HEADS": c.num_kv_heads, "DIM": c.head_dim}
-    model |= {"FFN": c.ffn_size, "VOCAB": c.vocab_size, "LAYERS": c.num_layers}
-    machine = {"BLOCKS": blocks, "THREADS": THREADS, "STAGES": stages, "DEPTH": DEPTH, "DESK": DESK, "PATIENT": PATIENT}
-    return model | machine | {"TURNING": int(c.ropes[0] is not None), "BIAS": int(bias)}
+def desk(rows: int, dim: int) -> int:
+    """Bytes of shared memory behind the ring, of a kernel for so many rows and heads of that width: `Desk`."""
+    sums, norms, scores, turns = 2 * 16 * 128, 16 * 16, 2 * 16 * 16, rows * dim
+    table, bests, layers, flags = 5 + SPLIT + 3 * 16, rows // 8 * 32 * 3, 2 * 20 + 2 * 8, 4
+    return 4 * (sums + norms + scores + turns + table + bests + layers + flags)
+
+
+def sizes_of(model: Transformer, blocks: int, room: int, rows: int) -> dict[str, int]:
+    """What the source is compiled for; `room`: bytes of shared memory that a block may have."""
+    c, behind = model.config, desk(rows, model.config.head_dim)
+    sizes = {"HIDDEN": c.hidden_size, "HEADS": c.num_heads, "KV_HEADS": c.num_kv_heads, "DIM": c.head_dim}
+    sizes |= {"FFN": c.ffn_size, "VOCAB": c.vocab_size, "LAYERS": c.num_layers, "ROWS": rows}
+    sizes |= {"TURNING": int(c.ropes[0] is not None), "BIAS": int(c.qkv_bias), "DESK": behind}
+    sizes |= {"BLOCKS": blocks, "THREADS": THREADS, "STAGES": min(STAGES, (room - behind) // (STAGE + 16))}
+    depth = DEPTH if model.info.weight_bytes < LARGE * c.num_layers else DEPTH + 1
+    return sizes | {"DEPTH": depth, "PATIENT": PATIENT}

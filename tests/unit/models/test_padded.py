@@ -28,6 +28,7 @@ SHAPES = {
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "num_key_value_heads": 4},
 }
 PADDED, INVARIANT = Shaping(LENGTH), Shaping(LENGTH, invariant=True)
+PROTOTYPE = "ignore:Synchronization debug mode is a prototype"  # which torch says when it is first asked for
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -296,6 +297,7 @@ def waiting(fetch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings(PROTOTYPE)
 def test_the_second_step_captures_nothing_and_waits_once(folders, monkeypatch):
     model = load_model(folders["llama"], "float32", "cuda")
     runner = opened(model, PADDED)
@@ -319,6 +321,7 @@ def test_the_second_step_captures_nothing_and_waits_once(folders, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings(PROTOTYPE)
 @pytest.mark.parametrize("drafter", ["none", "draft-model:model={folder},depth=3", BushyDrafter])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_engine_waits_in_one_place(folders, monkeypatch, drafter, temperature):

@@ -29,7 +29,7 @@ from forerun.models.transformer import Transformer, parts
 from forerun.testing import Ask, BushyDrafter, Toy
 from forerun.types import LayerPlan, Sampling, Work
 
-VOCAB, LENGTH, BLOCKS, STAGES = 99, 400, 3, 3
+VOCAB, LENGTH, BLOCKS, ROOM = 99, 400, 3, 90_000
 SMALL = {"vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2}
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
 FAMILIES = {
@@ -90,8 +90,10 @@ def emulated(tmp_path_factory):
     """A stand-in for `launch.launcher`: the source, compiled for this processor."""
     folder, made = tmp_path_factory.mktemp("emulated"), {}
 
-    def launcher(sizes, shared, seed, rows):
-        macros = tuple(f"-D{key}={value}" for key, value in (sizes | {"ROWS": rows}).items())
+    def launcher(model, seed, rows):
+        sizes = resident.sizes_of(model, BLOCKS, ROOM, rows)
+        shared = sizes["STAGES"] * (resident.STAGE + 16) + sizes["DESK"]
+        macros = tuple(f"-D{key}={value}" for key, value in sizes.items())
         if macros not in made:
             text, library = folder / f"{len(made)}.cpp", folder / f"{len(made)}.so"
             run = 'extern "C" void run(const Params* p, unsigned seed, size_t shared) {'
@@ -126,10 +128,7 @@ def place(request, emulated):
         if request.param == "cuda":
             return resident.resident(model, cache)
         assert resident.unfit(model, BLOCKS) == ""
-        bias = model.layers[0].weights.qkv.bias is not None
-        sizes = resident.sizes_of(model.config, BLOCKS, STAGES, bias=bias)
-        shared = STAGES * (resident.STAGE + 16) + resident.DESK
-        return resident.Resident(model, cache, partial(emulated, sizes, shared, seed), BLOCKS)
+        return resident.Resident(model, cache, partial(emulated, model, seed), BLOCKS)
 
     opened.passes, opened.device = passes, request.param
     return opened
