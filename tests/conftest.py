@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 OURS = str(ROOT / "src" / "forerun")
 KNOWN = (str(ROOT), sys.prefix, sys.base_prefix, sys.exec_prefix, "<")  # where code may come from
 RAY = "/site-packages/ray/"  # its messages are pickles, and it asks the system for its own address
+INDUCTOR = "/torchinductor_"  # what PyTorch writes for a GPU when it compiles, and runs
 FOULS: list[str] = []  # what the watch saw since somebody looked
 
 
@@ -48,6 +49,8 @@ def _marshalled(*_):
 
 def _ran(code):
     file = getattr(code, "co_filename", "")
+    if INDUCTOR in file:
+        return
     if file.startswith(KNOWN) and not sys._getframe(2).f_code.co_filename.startswith(OURS):
         return  # nearly always: an import, or a library that writes a method
     if any(file.startswith(OURS) for file in _callers()):

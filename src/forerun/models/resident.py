@@ -110,7 +110,7 @@ class Resident:
 
         rope = config.ropes[0]
         norm = ends.final_norm
-        assert isinstance(norm, RmsNorm)  # noqa: S101 - `fits` has asked
+        assert isinstance(norm, RmsNorm)  # noqa: S101 - `unfit` has asked
         self._told = torch.zeros(ANSWERS, 3, ROWS, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._read = self._told.numpy()
         self._facts = room(ANSWERS, 3, ROWS, dtype=torch.float64)
@@ -177,7 +177,7 @@ class Resident:
             answer = self._count % ANSWERS
             put["facts"][0], put["told"][0] = self._facts[answer].data_ptr(), self._told[answer].data_ptr()
             put["target"][0] = (self._met + self.blocks) % 2**32
-            self._launch(FEW if rows <= FEW else ROWS)
+            self.compile(FEW if rows <= FEW else ROWS)(self._params)
             self._met = (self._met + self.blocks * (MEETINGS * len(layers) - 1 + 2 * head)) % 2**32
             self._count += 1
             count = len(wanted) if head else 0
@@ -238,10 +238,11 @@ class Resident:
             put["table"][0] = self._table.data_ptr()
         return True
 
-    def _launch(self, rows: int) -> None:
+    def compile(self, rows: int) -> launch.Launch:
+        """The kernel for passes of up to 8 or 16 rows; it takes some seconds the first time."""
         if rows not in self._launches:
             self._launches[rows] = self._compiled(rows)
-        self._launches[rows](self._params)
+        return self._launches[rows]
 
 
 def _ragged(runs: Sequence[tuple[int, int]]) -> bool:
@@ -311,7 +312,10 @@ def resident(model: Transformer, cache: Cache) -> Resident | None:
         return None
     room = getattr(facts, "shared_memory_per_block_optin", 0)
     blocks = facts.multi_processor_count
-    return Resident(model, cache, partial(_compiled, model, blocks, room), blocks)
+    made = Resident(model, cache, partial(_compiled, model, blocks, room), blocks)
+    for rows in (FEW, ROWS):  # now, so that no request waits for it
+        made.compile(rows)
+    return made
 
 
 def _compiled(model: Transformer, blocks: int, room: int, rows: int) -> launch.Launch:

@@ -29,6 +29,7 @@ SHAPES = {
 }
 PADDED, INVARIANT = Shaping(LENGTH), Shaping(LENGTH, invariant=True)
 PROTOTYPE = "ignore:Synchronization debug mode is a prototype"  # which torch says when it is first asked for
+SCRIPT = "ignore:`torch.jit.script_method` is deprecated"  # which torch says of itself when it first compiles
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -115,6 +116,7 @@ def test_keys_and_values_may_be_kept_in_fewer_bits(folders, kept, cache):
 
 @pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.filterwarnings(SCRIPT)
 def test_a_context_of_more_than_one_bucket(models, shaping):
     tokens = some(300)
     ragged, padded = (feed(opened(models["qwen2"], how), tokens, (250,))[1] for how in (None, shaping))
@@ -270,6 +272,7 @@ def test_what_a_graph_lends_is_used_before_the_next_replay(folders, models, monk
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings(SCRIPT)
 @pytest.mark.parametrize("shaping", [PADDED, INVARIANT, Shaping(LENGTH, kernel="flex")], ids=str)
 def test_a_replayed_graph_says_what_the_step_says(folders, monkeypatch, shaping):
     model = load_model(folders["gemma2"], "float32", "cuda")
@@ -330,7 +333,7 @@ def test_an_engine_waits_in_one_place(folders, monkeypatch, drafter, temperature
     asks = [replace(ask, sampling=replace(ask.sampling, temperature=temperature)) for ask in ASKS[:3]]
     first = engine.write(asks)
     allowed = waiting(host.fetch)
-    for module in ("host", "sheet", "sampling", "drafters.draft_model"):
+    for module in ("host", "sheet", "sampling"):
         monkeypatch.setattr(f"forerun.{module}.fetch", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -21,7 +21,6 @@ extern __shared__ __align__(1024) char shared_[];
 
 DEVICE int thread_index() { return threadIdx.x; }
 DEVICE int block_index() { return blockIdx.x; }
-DEVICE int grid_size() { return gridDim.x; }
 DEVICE char* shared_memory() { return shared_; }
 DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
@@ -119,11 +118,6 @@ DEVICE float load_fresh_float(const float* p) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
     return v;
 }
-DEVICE u32 load_fresh_u32(const u32* p) {
-    u32 v;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
 DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 DEVICE void bring_closer(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -146,4 +140,3 @@ DEVICE u32 grid_count(u32* counter) {
 // Registers go from warps that need few to those that need many; a block has 640 threads, of which 512 calculate.
 DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 32;"); }
 DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 112;"); }
-DEVICE void system_fence() { __threadfence_system(); }

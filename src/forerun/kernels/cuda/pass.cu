@@ -11,8 +11,8 @@
 //
 // Compiled for one model's sizes: HIDDEN, HEADS, KV_HEADS, DIM, FFN, VOCAB, LAYERS, BLOCKS (of the grid), ROWS (8 or
 // 16), STAGES (of the ring), DESK (bytes of shared memory behind it), DEPTH and PATIENT (stages that are asked for at
-// a time, the latter while somebody waits for anything else), TURNING (rotary positions or none), BIAS (of queries, keys and values). Does not: sample;
-// know requests; round weights.
+// a time, the latter while somebody waits for anything else), TURNING (rotary positions or none), BIAS (of queries,
+// keys and values). Does not: sample; know requests; round weights.
 
 constexpr int WARPS = 16;  // that calculate; one more brings weights
 constexpr int WORKERS = 32 * WARPS;
@@ -42,8 +42,10 @@ FIXED int chunks(int k) { return (segments(k) + CHUNK - 1) / CHUNK; }
 FIXED int span(int k) { return (segments(k) + chunks(k) - 1) / chunks(k); }  // segments of a chunk
 FIXED int held(int k) {  // tiles of a block whose sums are kept at once
     int most = 1;
-    for (int part = QKV; part <= HEAD; part++)
-        if (chunks(k) > 1 && inputs(part) == k && (tiles(part) + BLOCKS - 1) / BLOCKS > most) most = (tiles(part) + BLOCKS - 1) / BLOCKS;
+    for (int part = QKV; chunks(k) > 1 && part <= HEAD; part++) {
+        const int mine = inputs(part) == k ? (tiles(part) + BLOCKS - 1) / BLOCKS : 0;
+        most = mine > most ? mine : most;
+    }
     return most;
 }
 
