@@ -1,5 +1,5 @@
 // What the pass asks of a GPU, as functions: PTX for compute capability 9.0 and later.
-// tests/unit/kernels/emulate.h has the same names for a CPU, so that the pass is tested where there is no GPU.
+// tests/unit/kernels/emulate.h has these names for a CPU, so that the pass is tested where there is no GPU.
 
 
 #define DEVICE __device__ __forceinline__
