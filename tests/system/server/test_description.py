@@ -31,6 +31,7 @@ SETTINGS = settings(
     deadline=None,
     database=None,
 )
+ROUNDS = 8
 OPERATIONS = [
     *("POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models", "GET /v1/models/{name}", "GET /version"),
     *("POST /tokenize", "POST /detokenize", "GET /health", "GET /ready", "GET /metrics", "GET /usage"),
@@ -100,7 +101,11 @@ def test_where_an_answer_leads_is_answered(serving):
         described = schemathesis.openapi.from_url(f"{url}/openapi.json")
         machine = described.as_state_machine()
         chained = type("Chained", (machine,), {"validate_response": validate_response})
-        chained.run(settings=settings(SETTINGS, max_examples=100, stateful_step_count=6))
+        for again in range(ROUNDS):  # what the first one tries depends on what this process has imported before
+            some = settings(SETTINGS, max_examples=100, stateful_step_count=6, derandomize=not again)
+            chained.run(settings=some)
+            if found[True, 200] > 10 and min(found["followed", f"/{to}tokenize", 200] for to in ("", "de")) > 2:
+                break
     assert found[True, 200] > 10
     assert {key for key in found if key[0] in (True, False)} <= {(True, 200), (False, 404)}
     assert found["followed", "/detokenize", 200] > 2
