@@ -273,8 +273,8 @@ def _places(layer: Layer) -> list[int]:
     return [*matrices, bias, *norms]
 
 
-def unfit(model: Transformer, blocks: int) -> str:
-    """Why a model cannot run so on as many multiprocessors, in a few words; empty where it can."""
+def unfit(model: Transformer, blocks: int, room: int) -> str:
+    """Why a model cannot run so on as many multiprocessors with so many bytes of shared memory; empty where it can."""
     c, info = model.config, model.info
     linears = [*(part for layer in model.layers for part in parts(layer)), model.ends.head]
     norms = [n for layer in model.layers for n in (layer.weights.attention_norm, layer.weights.mlp_norm) if n]
@@ -299,6 +299,7 @@ def unfit(model: Transformer, blocks: int) -> str:
             for p in linears
         ),
     }
+    reasons["there is too little shared memory"] = sizes_of(model, blocks, room, ROWS)["STAGES"] <= DEPTH
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
@@ -308,10 +309,9 @@ def resident(model: Transformer, cache: Cache) -> Resident | None:
     if launch.why_not(device):
         return None
     facts = torch.cuda.get_device_properties(device)
-    if unfit(model, facts.multi_processor_count):
+    blocks, room = facts.multi_processor_count, getattr(facts, "shared_memory_per_block_optin", 0)
+    if unfit(model, blocks, room):
         return None
-    room = getattr(facts, "shared_memory_per_block_optin", 0)
-    blocks = facts.multi_processor_count
     made = Resident(model, cache, partial(_compiled, model, blocks, room), blocks)
     for rows in (FEW, ROWS):  # now, so that no request waits for it
         made.compile(rows)
@@ -338,5 +338,6 @@ def sizes_of(model: Transformer, blocks: int, room: int, rows: int) -> dict[str,
     sizes |= {"FFN": c.ffn_size, "VOCAB": c.vocab_size, "LAYERS": c.num_layers, "ROWS": rows}
     sizes |= {"TURNING": int(c.ropes[0] is not None), "BIAS": int(c.qkv_bias), "DESK": behind}
     sizes |= {"BLOCKS": blocks, "THREADS": THREADS, "STAGES": min(STAGES, (room - behind) // (STAGE + 16))}
+    sizes["PARAMS"] = _layout(c.num_layers).itemsize
     depth = DEPTH if model.info.weight_bytes < LARGE * c.num_layers else DEPTH + 1
     return sizes | {"DEPTH": depth, "PATIENT": PATIENT}

@@ -127,7 +127,7 @@ def place(request, emulated):
     def passes(model, cache, seed=1):
         if request.param == "cuda":
             return resident.resident(model, cache)
-        assert resident.unfit(model, BLOCKS) == ""
+        assert resident.unfit(model, BLOCKS, ROOM) == ""
         return resident.Resident(model, cache, partial(emulated, model, seed), BLOCKS)
 
     opened.passes, opened.device = passes, request.param
@@ -256,12 +256,17 @@ def test_models_that_run_otherwise(tmp_path, family, changes, reason):
     config = transformers.AutoConfig.for_model(family, **SMALL | {"num_hidden_layers": 1} | changes)
     transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(tmp_path)
     model = load_model(tmp_path, "bfloat16", "cpu", compiled=False)
-    assert reason in resident.unfit(model, BLOCKS)
+    assert reason in resident.unfit(model, BLOCKS, ROOM)
     assert model.resident(ContiguousCache(ContiguousCache.Options(), model.info.layout, 1, 8)) is None
 
 
 def test_a_model_of_float32_runs_otherwise(folders):
-    assert "bfloat16" in resident.unfit(load_model(folders["llama"], "float32", "cpu", compiled=False), BLOCKS)
+    assert "bfloat16" in resident.unfit(load_model(folders["llama"], "float32", "cpu", compiled=False), BLOCKS, ROOM)
+
+
+def test_a_gpu_with_little_shared_memory_runs_otherwise(folders):
+    model = load_model(folders["llama"], "bfloat16", "cpu", compiled=False)
+    assert "shared memory" in resident.unfit(model, BLOCKS, 48_000)
 
 
 def test_a_leafs_own_nodes_are_the_last_of_its_path():

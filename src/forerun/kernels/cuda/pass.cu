@@ -12,7 +12,7 @@
 // Compiled for one model's sizes: HIDDEN, HEADS, KV_HEADS, DIM, FFN, VOCAB, LAYERS, BLOCKS (of the grid), ROWS (8 or
 // 16), STAGES (of the ring), DESK (bytes of shared memory behind it), DEPTH and PATIENT (stages that are asked for at
 // a time, the latter while somebody waits for anything else), TURNING (rotary positions or none), BIAS (of queries,
-// keys and values). Does not: sample; know requests; round weights.
+// keys and values), PARAMS (bytes of the argument). Does not: sample; know requests; round weights.
 
 constexpr int WARPS = 16;  // that calculate; one more brings weights
 constexpr int WORKERS = 32 * WARPS;
@@ -87,6 +87,8 @@ struct Params {
     int tail[TAILS];
     short plan[LAYERS], slot[LAYERS];  // layers in order; where a layer's output goes in `hidden`, or -1
 };
+
+static_assert(sizeof(Params) == PARAMS, "the host lays out the argument in another way");
 
 DEVICE float low_of(u32 pair) { return bits_to_float(pair << 16); }
 DEVICE float high_of(u32 pair) { return bits_to_float(pair & 0xffff0000u); }
