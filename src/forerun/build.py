@@ -43,6 +43,7 @@ from forerun.registry import Registry
 from forerun.rng import CounterRng
 from forerun.schedulers import SCHEDULERS
 from forerun.schedulers.contract import Scheduler
+from forerun.sheet import Ahead
 from forerun.stores.shelf import Shelf
 from forerun.stores.tokenfile import mark_of
 from forerun.trees import TREES
@@ -153,10 +154,10 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
     drafter = choices.drafter.member(choices.drafter.options, given)
     fits(f"drafter {choices.drafter.name!r}", drafter)
     guard = Guard(drafter, setup, stats, config.draft_timeout)
-    far = runner.padded is not None
+    ahead = Ahead.SHEETS if runner.padded is not None else Ahead.DRAWS if model.follows else Ahead.NOTHING
     planner: Planner = choices.planner.member(choices.planner.options, replace(setup, drafter=drafter.facts))
     fits(f"decoder {choices.decoder.name!r}", choices.decoder.member)
-    parts = Parts(Planned(guard, planner), choices.verifier.member(choices.verifier.options), setup, far)
+    parts = Parts(Planned(guard, planner), choices.verifier.member(choices.verifier.options), setup, ahead)
     members = Members(
         guard,
         choices.decoder.member(choices.decoder.options, parts),

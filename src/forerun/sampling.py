@@ -19,7 +19,7 @@ from forerun.kernels.bends import bend
 from forerun.kernels.cuts import chances, draw
 from forerun.kernels.race import winner
 from forerun.kernels.ranks import ranks
-from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Output, Sampling
+from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Lot, Output, Sampling
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
 _LARGE = 65_536  # numbers; p of fewer is sooner found for all rows at once than for some one by one
@@ -101,6 +101,19 @@ class Shaper:
         return s.constraint is not None and not self._changes and (s.greedy or not s.cuts)
 
     @property
+    def drawable(self) -> bool:
+        """Whether the next token can be drawn before a mask has a say, and is not the row's best one in any case."""
+        s = self.sampling
+        if s.greedy:
+            return s.constraint is None and self._changes
+        return s.constraint is None or self.held_alone
+
+    def lot(self, key: int) -> Lot:
+        """What a pass needs to draw it."""
+        banned = self._banned([()])[0] if self._bans else ()
+        return Lot(self.sampling, key, self.tokens, self.prompt_length, banned)
+
+    @property
     def _changes(self) -> bool:
         """Whether more than a constraint bends logits."""
         return self.sampling.penalizes or self._bans
@@ -170,7 +183,7 @@ class Rows:
     `stuck` are nodes after which bans leave nothing: the text ends there, and what p is does not matter. Where a
     constraint alone bends a row and allows its best token, the mask waits until it is asked for: draws seldom need it.
     So does p of a single or a large row on the host: it can be drawn from as it is, and a verdict seldom comes to the
-    last row of a draft.
+    last row of a draft. What a pass has drawn itself is not drawn again.
     """
 
     stuck = frozenset[int]()
@@ -183,7 +196,11 @@ class Rows:
             self._find(greedy=greedy)
 
     def _find(self, *, greedy: bool) -> None:
-        self._held = dict[int, Floats]()  # p of the rows whose mask has waited
+        self._held = dict[int, Floats]()  # p of the rows that are drawn from without it
+        self._free = dict[int, Dist]()  # p of those that a constraint holds, without it
+        if self._output.drawn is not None and self._shaper.sampling.constraint is None:
+            self._rows[0] = Dist.point(self._output.drawn[1]) if greedy else Dist(Held(self, -1))
+            return
         every, alone = range(len(self._best)), self._shaper.held_alone
         doubtful = self._shaper.doubtful(self._best, self._path) if alone or greedy else list(every)
         here = alone and self._logits.device.type == "cpu"
@@ -259,15 +276,22 @@ class Rows:
         return self._rows[row]
 
     def held(self, node: int) -> Floats:
-        """P of a row whose mask has waited."""
+        """P of a row that is drawn from without it."""
         if node + 1 not in self._held:
             self._held[node + 1] = fetch(self._shaper.shape(self._bent([node + 1])))[0]
         return self._held[node + 1]
 
     def drawn(self, node: int, key: int) -> int | None:
-        """What a key draws from such a row as if nothing held it; None where the constraint forbids that."""
-        token = winner(self._free[node + 1], key)
-        return None if self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
+        """What a key draws from such a row as if no constraint held it; None where that forbids it, or is not known."""
+        told, free = self._output.drawn, self._free.get(node + 1)
+        if told is not None and told[0] == key:
+            token = told[1]
+        elif free is not None:
+            token = winner(free, key)
+        else:
+            return None
+        held = self._shaper.sampling.constraint is not None
+        return None if held and self._shaper.doubtful([token], lambda _: self._path(node + 1)) else token
 
     @property
     def text(self) -> Sequence[int]:
@@ -318,7 +342,7 @@ class Unasked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a constraint leaves of p in one row: a `types.Far`.
+    """What is left of p in one row whose draw the pass has made, or which a constraint holds: a `types.Far`.
 
     A draw is a race (kernels/race.py), and who is taken out makes nobody else arrive sooner or later: the winner of
     all is the winner of those that are left, if it is one of them. That needs no mask.

@@ -8,6 +8,7 @@ Does not: judge anything; verifiers read its distributions as they read those on
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 import numpy as np
@@ -18,9 +19,24 @@ from forerun.host import fetch, send
 from forerun.kernels.race import first
 from forerun.rng import Purpose
 from forerun.sampling import Shaper, States, path_to
-from forerun.types import Context, Dist, Draft, Floats
+from forerun.types import Context, Dist, Draft, Floats, Lot
 
 _NOTHING = Draft()
+
+
+class Ahead(Enum):
+    """What a pass may be asked of its logits before there are any, so that less is left to do behind it."""
+
+    NOTHING = 0
+    DRAWS = 1  # the token behind a text (`lot`)
+    SHEETS = 2  # all that a verifier asks of p, which lies on a device
+
+
+def lot(context: Context, eos: tuple[int, ...] = ()) -> Lot | None:
+    """The draw of the next token, where a pass can make it and it is not the row's best one in any case."""
+    shaper = Shaper.of(context, eos)
+    key = context.rng.ahead(Purpose.TARGET, 0) if shaper.drawable else None
+    return shaper.lot(key) if key is not None else None
 
 
 class Sheet:

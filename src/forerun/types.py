@@ -347,6 +347,16 @@ class Question(Protocol):
         ...
 
 
+class Lot(NamedTuple):
+    """A draw of the next token that a pass can make itself; of a constraint it knows nothing."""
+
+    sampling: "Sampling"
+    key: int  # of the race (kernels/race.py)
+    text: Sequence[int]  # prompt and output so far
+    prompt_length: int
+    banned: Sequence[int]  # what must not follow it
+
+
 class Work(NamedTuple):
     """What the target must run for one request in one pass.
 
@@ -363,6 +373,7 @@ class Work(NamedTuple):
     hidden: tuple[int, ...] = ()  # layers whose output hidden states are wanted, for every token; -1 is the last
     plan: LayerPlan | None = None
     ask: Question | None = None  # answered where asking saves a transfer
+    lot: Lot | None = None  # of its one row of logits; drawn where the pass can
 
 
 NO_STATES: Mapping[int, "torch.Tensor"] = MappingProxyType({})
@@ -377,6 +388,7 @@ class Output(NamedTuple):
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
     hidden: Mapping[int, "torch.Tensor"] = NO_STATES  # layer -> [len(work.tokens), hidden]
     answers: Floats | None = None  # to work.ask, where it was answered
+    drawn: tuple[int, int] | None = None  # the key of work.lot and its token, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +443,7 @@ class Flat(NamedTuple):
     trees: Sequence[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
     hidden: tuple[int, ...]
     plan: LayerPlan | None
+    lots: Sequence[tuple[int, Lot]] = ()  # which of the wanted rows have one
 
 
 class Best(NamedTuple):
@@ -474,6 +487,7 @@ class Peaks:
     best: Sequence[int]  # the first most likely token of every row
     peak: Sequence[float]  # its logit; NaN where the row has one
     mass: Sequence[float] | None = None  # sum of e^(logit - peak): the best token's probability is 1 / mass
+    drawn: Sequence[int] | None = None  # what the lot of each row draws, where there are any; -1: no token is left
 
 
 class Verdict(NamedTuple):

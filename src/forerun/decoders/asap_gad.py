@@ -21,6 +21,7 @@ from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.host import fetch
 from forerun.sampling import Shaper, path_to
+from forerun.sheet import Ahead
 from forerun.types import Context, Draft, Facts, Output, Turn
 
 
@@ -80,7 +81,7 @@ class AsapDecoder(Decoder):
 
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.known: OrderedDict[tuple[Any, ...], Trunk] = OrderedDict()
 
     def start(self, context: Context) -> Sample | None:

@@ -20,11 +20,14 @@ def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
     keep, context = tuple(range(len(seat.pending))), seat.context
     if not seat.last:
         return Turn((), keep)
-    try:
-        p = plan.target(output, context, eos)[-1]
-    except RequestError as problem:
-        return Turn((), keep, error=str(problem))
-    token = context.rng.categorical(p, Purpose.TARGET, 0)
+    if output.drawn is not None and context.guide is None:
+        token = output.drawn[1]
+    else:
+        try:
+            p = plan.target(output, context, eos)[-1]
+        except RequestError as problem:
+            return Turn((), keep, error=str(problem))
+        token = context.rng.categorical(p, Purpose.TARGET, 0)
     count = context.sampling.logprobs
     detail = logprob(output.logits[0], token, count) if count is not None else None
     return Turn((Emission(token, "target", detail),), keep)
@@ -47,7 +50,7 @@ class AutoregressiveDecoder(Decoder):
 
     def _plan(self, seat: Seat) -> Plan:
         last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
-        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet), _NOTHING, sheet)
+        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet, lot=self.lot(seat)), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]

@@ -15,8 +15,8 @@ from forerun.drafters.contract import Drafter
 from forerun.member import Member
 from forerun.reader import Page
 from forerun.sampling import Rows, States
-from forerun.sheet import Answers, Sheet
-from forerun.types import Context, Draft, Output, Setup, Turn, Work
+from forerun.sheet import Ahead, Answers, Sheet, lot
+from forerun.types import Context, Draft, Lot, Output, Setup, Turn, Work
 from forerun.verifiers.contract import Verifier
 
 
@@ -27,7 +27,7 @@ class Parts:
     drafter: Drafter
     verifier: Verifier
     setup: Setup
-    far: bool = False  # logits lie on a device: what is asked of them comes with the pass
+    ahead: Ahead = Ahead.NOTHING
 
     @property
     def eos(self) -> tuple[int, ...]:
@@ -68,10 +68,14 @@ class Decoder(Member):
 
     def sheet(self, seat: Seat, draft: Draft) -> Sheet | None:
         """What the target is asked about a draft, where that saves a transfer."""
-        if not (self.parts.far and seat.last):
+        if self.parts.ahead is not Ahead.SHEETS or not seat.last:
             return None
         sheet = Sheet(seat.context, draft, self.parts.eos)
         return sheet if sheet.worthwhile else None
+
+    def lot(self, seat: Seat) -> Lot | None:
+        """The draw of the token behind a seat without a draft, where the pass can make it."""
+        return lot(seat.context, self.parts.eos) if self.parts.ahead is Ahead.DRAWS and seat.last else None
 
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options

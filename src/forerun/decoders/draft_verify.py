@@ -49,7 +49,8 @@ class DraftVerifyDecoder(Decoder):
         sheet = self.sheet(seat, draft)
         if not nodes:
             last = (pending - 1,) if seat.last else ()
-            return Plan(Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet), draft, sheet)
+            work = Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet, lot=self.lot(seat))
+            return Plan(work, draft, sheet)
         rows, parents = tuple(range(pending - 1, pending + nodes)), None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))

@@ -20,6 +20,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError, RequestError
 from forerun.sampling import Rows, logprob
+from forerun.sheet import Ahead
 from forerun.types import Context, Draft, Emission, Facts, Floats, Need, Output, Turn
 
 Path = tuple[int, ...]
@@ -98,7 +99,7 @@ class DynamicBeamAllocationDecoder(Decoder):
                 raise ConfigError(f"{_WHO}: {given}; give numbers of 1 or more, and phrases of at least one character.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.options, self.parts = options, replace(parts, far=False)
+        self.options, self.parts = options, replace(parts, ahead=Ahead.NOTHING)
         spelling = parts.setup.open_spelling("")
         self.phrases = [tuple(spelling.encode((options.lead + phrase).encode())) for phrase in options.phrases]
         self.total = sum(map(len, self.phrases))

@@ -18,6 +18,7 @@ from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.host import fetch
 from forerun.reader import Reader
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Need
 
 _WHO = "decoder 'entropy-adaptive'"
@@ -62,7 +63,7 @@ class EntropyAdaptiveDecoder(FusedDecoder):
                 raise ConfigError(f"{message}; both count tokens, give at least 1.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.options, self.readers = options, [Reader(parts.setup, options.small, options.dtype, _WHO)]
 
     @classmethod

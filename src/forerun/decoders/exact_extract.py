@@ -19,6 +19,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError, RequestError
 from forerun.sampling import Rows, logprob
+from forerun.sheet import Ahead
 from forerun.types import Context, Dist, Draft, Emission, Facts, Need, Output, Turn
 
 Path = tuple[int, ...]
@@ -109,7 +110,7 @@ class ExactExtractDecoder(Decoder):
                 raise ConfigError(f"decoder 'exact-extract': {given}; give 1 or more, and as many nodes.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.options, self.parts = options, replace(parts, far=False)
+        self.options, self.parts = options, replace(parts, ahead=Ahead.NOTHING)
         self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), self.parts)
         self.plain = AutoregressiveDecoder(AutoregressiveDecoder.Options(), self.parts)
 

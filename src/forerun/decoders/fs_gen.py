@@ -17,6 +17,7 @@ from forerun.decoders.contract import FusedDecoder, Parts
 from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.reader import Reader
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Need
 
 _WHO = "decoder 'fs-gen'"
@@ -48,7 +49,7 @@ class FsGenDecoder(FusedDecoder):
                 raise ConfigError(f"{message}; it is a probability, give a number from 0 to 1.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.options, self.readers = options, [Reader(parts.setup, options.fast, options.dtype, _WHO)]
 
     @classmethod

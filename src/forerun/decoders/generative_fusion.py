@@ -26,6 +26,7 @@ from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.host import fetch
 from forerun.reader import Page
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Floats, Need, Runner, Setup, Spelling, Work
 
 UNLIKELY = 1e4  # nats below: probability zero, and yet in the target's order where bans leave nothing else
@@ -59,7 +60,7 @@ class GenerativeFusionDecoder(FusedDecoder):
                 raise ConfigError(f"{_WHO}: {given}; give a share from 0 to 1, and 1 or more tokens.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.options, self.readers = options, [ByteReader(parts.setup, options)]
 
     @classmethod

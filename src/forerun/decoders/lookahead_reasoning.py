@@ -18,6 +18,7 @@ from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.member import imported
 from forerun.rng import Purpose, Rng
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Output, Spelling, Target, Turn, Verdict
 from forerun.verifiers.contract import Verifier
 
@@ -56,7 +57,8 @@ class LookaheadReasoningDecoder(Decoder):
             parts.verifier, judge, options.threshold, ends_of(parts.setup.open_spelling(""), options.ends)
         )
         self.options = options
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, verifier=steps, far=False))
+        inner = replace(parts, verifier=steps, ahead=Ahead.NOTHING)
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), inner)
 
     @classmethod
     def toy(cls) -> Options:

@@ -18,6 +18,7 @@ from forerun.decoders.contract import FusedDecoder, Parts
 from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.reader import Reader
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Need
 
 UNLIKELY = 1e4  # nats below: probability zero, and yet in the target's order where bans leave nothing else
@@ -53,7 +54,7 @@ class SpeculativeContrastiveDecoder(FusedDecoder):
                 raise ConfigError(f"{_WHO}: beta is {self.beta}; give a number of at least 0.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.readers = [Reader(parts.setup, options.amateur, options.dtype, _WHO)]
         self.options, self.depth = options, log(options.alpha) if options.alpha > 0 else -torch.inf
 

@@ -16,6 +16,7 @@ from forerun.decoders.contract import FusedDecoder, Parts
 from forerun.decoders.draft_verify import DraftVerifyDecoder
 from forerun.errors import ConfigError
 from forerun.reader import Reader
+from forerun.sheet import Ahead
 from forerun.types import Draft, Facts, Need
 
 _WHO = "decoder 'speculative-ensemble'"
@@ -51,7 +52,7 @@ class SpeculativeEnsembleDecoder(FusedDecoder):
                 raise ConfigError(f"{message}; give numbers of at least 0 that are not all 0.")
 
     def __init__(self, options: Options, parts: Parts) -> None:
-        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, far=False))
+        self.inner = DraftVerifyDecoder(DraftVerifyDecoder.Options(), replace(parts, ahead=Ahead.NOTHING))
         self.readers = [Reader(parts.setup, name, options.dtype, _WHO) for name in options.models or ("",)]
         weights = options.weights or (1.0,) * (1 + len(self.readers))
         self.options, self.shares = options, [weight / sum(weights) for weight in weights]

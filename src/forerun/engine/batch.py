@@ -14,7 +14,7 @@ import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.types import NO_STATES, Flat, Ints, Output, Pass, PassOutput, Peaks, Segment, Work
+from forerun.types import NO_STATES, Flat, Ints, Lot, Output, Pass, PassOutput, Peaks, Segment, Work
 
 
 def flatten(work: Sequence[Work], cache: Cache) -> Flat:
@@ -24,6 +24,7 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
     wanted: list[int] = []
     segments: list[Segment] = []
     trees: list[tuple[int, ...] | None] = []
+    lots: list[tuple[int, Lot]] = []
     for w in work:
         past, start, count = cache.length(w.slot), len(tokens), len(w.tokens)
         behind, depths = (None, range(w.base, w.base + count)) if w.parents is None else branches(w.parents, w.base)
@@ -32,8 +33,10 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
         tokens += w.tokens
         positions += [past + d for d in depths]
         wanted += [start + i for i in w.logits]
+        if w.lot is not None:
+            lots.append((len(wanted) - 1, w.lot))
     hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
-    return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan)
+    return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan, lots)
 
 
 def masked(flat: Flat, device: torch.device) -> Flat:
@@ -71,17 +74,25 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     found = output.peaks or peaks(output.logits)
     best, peak, mass = found.best, found.peak, found.mass
     if len(work) == 1 and not work[0].hidden:  # nothing to part, which takes 12 of 16 microseconds
-        answers = output.answers[0] if output.answers else None
-        return [Output(output.logits, tuple(best), tuple(peak), tuple(mass) if mass is not None else None, {}, answers)]
+        answers, masses = output.answers[0] if output.answers else None, tuple(mass) if mass is not None else None
+        return [Output(output.logits, tuple(best), tuple(peak), masses, {}, answers, _drawn(work[0], found, 0))]
     outputs, row, token = [], 0, 0
     logits = output.logits.split([len(w.logits) for w in work])
     for w, own, answers in zip(work, logits, output.answers or repeat(None)):  # noqa: B905 - the last has no end
         rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
         hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden} if w.hidden else NO_STATES
         masses = tuple(mass[rows]) if mass is not None else None
-        outputs.append(Output(own, tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers))
+        drawn = _drawn(w, found, row)
+        outputs.append(Output(own, tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers, drawn))
         row, token = rows.stop, tokens.stop
     return outputs
+
+
+def _drawn(work: Work, found: Peaks, row: int) -> tuple[int, int] | None:
+    """What a work's lot drew; None as well where no token is left."""
+    if work.lot is None or found.drawn is None or found.drawn[row] < 0:
+        return None
+    return work.lot.key, found.drawn[row]
 
 
 def peaks(logits: torch.Tensor) -> Peaks:

@@ -7,6 +7,7 @@ Does not: know which tokens a text forbids, or of constraints (`sampling.py`).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +30,14 @@ def bend(
     if module is None:
         return plain(logits, s, text, prompt_length, paths, bans)
     rows, out = logits.contiguous(), torch.empty(logits.shape)
-    penalties = s.repetition_penalty, s.presence_penalty, s.frequency_penalty
-    asked = *penalties, *s.biases, s.allowed, bans
-    module.bend(rows.data_ptr(), *rows.shape, text if s.penalizes else (), prompt_length, paths, *asked, out.data_ptr())
+    module.bend(rows.data_ptr(), *rows.shape, asked(s, text, prompt_length), paths, bans, out.data_ptr())
     return out
+
+
+def asked(s: Sampling, text: Tokens, prompt_length: int) -> tuple[Any, ...]:
+    """What the compiled form is told of a sampling and a text."""
+    penalties = s.repetition_penalty, s.presence_penalty, s.frequency_penalty
+    return *penalties, text if s.penalizes else (), prompt_length, *s.biases, s.allowed
 
 
 def plain(

@@ -23,7 +23,7 @@ def chances(logits: torch.Tensor, s: Sampling) -> torch.Tensor:
     if module is None:
         return plain(logits, s)
     rows, p = logits.contiguous(), torch.empty(logits.shape)
-    module.chances(rows.data_ptr(), *rows.shape, *_asked(s), p.data_ptr())
+    module.chances(rows.data_ptr(), *rows.shape, *asked(s), p.data_ptr())
     return p
 
 
@@ -33,10 +33,11 @@ def draw(logits: torch.Tensor, s: Sampling, key: int) -> int | None:
     if module is None:
         return None
     row = logits.contiguous()
-    return int(module.draw(row.data_ptr(), len(row), *_asked(s), *words(key)))
+    return int(module.draw(row.data_ptr(), len(row), *asked(s), *words(key)))
 
 
-def _asked(s: Sampling) -> tuple[float, ...]:
+def asked(s: Sampling) -> tuple[float, ...]:
+    """What the compiled form is told of a sampling."""
     return s.temperature, s.top_k, s.top_p, s.min_p, s.typical_p, s.epsilon_cutoff, s.eta_cutoff
 
 

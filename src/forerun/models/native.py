@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from forerun.caches.contract import Cache
-from forerun.kernels import native
+from forerun.kernels import bends, cuts, native
+from forerun.kernels.race import words
 from forerun.layers.rope import Rope
 from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
-from forerun.types import Best, Flat, Grown, Pass, PassOutput, Peaks, Segment
+from forerun.types import Best, Flat, Grown, Lot, Pass, PassOutput, Peaks, Segment
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -272,6 +273,7 @@ class NativeTransformer(Growing):
             count,
             plan.layers if plan is not None else None,
             [(at, out.data_ptr()) for at, out in hidden.items()],
+            [_lot(row, lot) for row, lot in flat.lots],
         )
         if not flat.hidden:
             return PassOutput(logits, {}, Peaks(*found))
@@ -339,6 +341,13 @@ class NativeTransformer(Growing):
         session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
         self._sessions[cache] = session
         return session
+
+
+def _lot(row: int, lot: Lot) -> tuple[Any, ...]:
+    """What draws the token behind a wanted row."""
+    s = lot.sampling
+    bent = (bends.asked(s, lot.text, lot.prompt_length), lot.banned) if s.bends or lot.banned else None
+    return row, *cuts.asked(s), *words(lot.key), bent
 
 
 def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:

@@ -258,6 +258,30 @@ struct Best {
     }
 };
 
+using Tokens = std::vector<int64_t>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The three penalties, the text that they know, how much of it is the prompt, biases and all that is allowed.
+using Bends = std::tuple<float, float, float, Tokens, int64_t, Ids, Doubles, std::optional<Ids>>;
+
+void check(std::span<const int64_t> tokens, int64_t vocab) {
+    for (const int64_t token : tokens)
+        if (token < 0 || token >= vocab) throw std::invalid_argument("the vocabulary has no such token.");
+}
+
+Tokens numbers(const Ids& ids) { return {ids.data(), ids.data() + ids.size()}; }
+
+Bend bend_of(const Bends& bends, int64_t vocab) {
+    const auto& [repetition, presence, frequency, text, prompt_length, biased, biases, allowed] = bends;
+    Bend bend{repetition, presence, frequency, text, std::min<size_t>(prompt_length, text.size()), numbers(biased),
+              {biases.data(), biases.data() + biases.size()}, {}};
+    if (allowed) bend.allowed = numbers(*allowed);
+    for (const Tokens* some : {&bend.text, &bend.biased}) check(*some, vocab);
+    if (bend.allowed) check(*bend.allowed, vocab);
+    return bend;
+}
+
 // Scratch memory and the layers' strips of one cache.
 struct Session {
     std::shared_ptr<Decoder> decoder;
@@ -292,6 +316,8 @@ struct Session {
         room(ws.crowns, plan.num_wanted * CROWNS);
         room(ws.scores, team->size());
         room(ws.wide, team->size());
+        room(ws.bent, team->size());
+        room(ws.counts, team->size());
         int64_t all = 0;
         for (const Segment& s : plan.segments) all += s.past + s.base + s.count;
         room(ws.all, all);
@@ -305,9 +331,9 @@ struct Session {
         }
     }
 
-    // What is found of rows of logits: the best token of each, its logit and the row's mass.
+    // What is found of rows of logits: the best token of each, its logit, the row's mass and what its lot draws.
     struct Found {
-        std::vector<int64_t> best;
+        std::vector<int64_t> best, drawn;
         std::vector<float> peak, mass;
         explicit Found(int64_t rows) : best(rows), peak(rows), mass(rows) {}
     };
@@ -325,6 +351,7 @@ struct Session {
         plan.positions = numbers + rows;
         plan.wanted = numbers + 2 * rows;
         plan.num_wanted = num_wanted;
+        plan.lots.clear();
         plan.logits = (float*)logits;
         const Net& net = decoder->net;
         for (int64_t r = 0; r < plan.rows; ++r)
@@ -350,11 +377,26 @@ struct Session {
         team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
     }
 
+    // The row of a lot, its cut-offs, the halves of its key, and what bends the row and must not follow, where anything does.
+    using Lots = std::vector<std::tuple<int64_t, double, int64_t, double, double, double, double, double, uint32_t, uint32_t,
+                                        std::optional<std::pair<Bends, Tokens>>>>;
+    using Drawn = std::optional<std::vector<int64_t>>;
+
     // `numbers`: tokens, positions and wanted rows, as a list: to look into an array takes a microsecond.
-    Finds run(const std::vector<int64_t>& numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
-              int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden) {
+    std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>, Drawn> run(
+        const std::vector<int64_t>& numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
+        int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers,
+        const std::vector<std::pair<int64_t, uintptr_t>>& hidden, const Lots& lots) {
         Found found(num_wanted);
         read(numbers.data(), rows, segments, parts, logits, num_wanted, found, 0);
+        for (const auto& [row, temperature, top_k, top_p, min_p, typical_p, epsilon, eta, first, second, bent] : lots) {
+            plan.lots.push_back({row, {temperature, top_k, top_p, min_p, typical_p, epsilon, eta}, first, second, {}, {}});
+            if (!bent) continue;
+            plan.lots.back().bend = bend_of(bent->first, decoder->net.vocab);
+            check(plan.lots.back().banned = bent->second, decoder->net.vocab);
+        }
+        if (!lots.empty()) found.drawn.resize(num_wanted);
+        plan.drawn = found.drawn.data();
         if (layers) plan.layers.assign(layers->begin(), layers->end());
         plan.hidden.assign(plan.layers.size(), nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
@@ -362,7 +404,7 @@ struct Session {
             nb::gil_scoped_release release;
             pass();
         }
-        return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
+        return {std::move(found.best), std::move(found.peak), std::move(found.mass), lots.empty() ? Drawn() : std::move(found.drawn)};
     }
 
     // Where a pass's numbers begin, its rows, segments, parts, logits and num_wanted; and behind the first, from which row
@@ -471,49 +513,6 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// Logits after penalties, biases and bans, as kernels/bends.py has them.
-class Bend {
-public:
-    float repetition, presence, frequency;
-    std::span<const int64_t> text, written;  // of which penalties know
-    std::span<const int64_t> biased;
-    const double* biases;
-    std::optional<std::vector<uint8_t>> allowed;  // [vocab]
-    std::vector<float> counts;                    // [vocab], zeros
-
-    void write(const float* row, std::span<const int64_t> path, std::span<const int64_t> banned, float* out) {
-        std::copy_n(row, counts.size(), out);
-        if (repetition != 1)
-            for (const auto part : {text, path})
-                for (const int64_t token : part) out[token] = row[token] > 0 ? row[token] / repetition : row[token] * repetition;
-        if (presence != 0 || frequency != 0) {
-            for (const auto part : {written, path})
-                for (const int64_t token : part) ++counts[token];
-            for (const auto part : {written, path})
-                for (const int64_t token : part) {
-                    if (counts[token] > 0) out[token] = out[token] - presence - frequency * counts[token];
-                    counts[token] = 0;
-                }
-        }
-        for (size_t i = 0; i < biased.size(); ++i) out[biased[i]] += (float)biases[i];
-        constexpr float never = -std::numeric_limits<float>::infinity();
-        for (const int64_t token : banned) out[token] = never;
-        if (allowed)
-            for (size_t j = 0; j < counts.size(); ++j) out[j] = (*allowed)[j] ? out[j] : never;
-    }
-};
-
-using Tokens = std::vector<int64_t>;
-using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-void check(std::span<const int64_t> tokens, int64_t vocab) {
-    for (const int64_t token : tokens)
-        if (token < 0 || token >= vocab) throw std::invalid_argument("the vocabulary has no such token.");
-}
-
-std::span<const int64_t> numbers(const Ids& ids) { return {ids.data(), ids.size()}; }
-
 }  // namespace
 
 void bind_texts(nb::module_& m);  // texts.cpp
@@ -550,26 +549,17 @@ NB_MODULE(_native, m) {
         const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
         return usable().front()->draw((const float*)logits, vocab, cuts, first, second);
     }, "The token that a key draws from these chances of one row.");
-    m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Tokens& text, int64_t prompt_length, const std::vector<Tokens>& paths,
-                     float repetition, float presence, float frequency, const Ids& biased, const Doubles& biases,
-                     const std::optional<Ids>& allowed, const std::vector<Tokens>& bans, uintptr_t out) {
-        const std::span<const int64_t> whole(text), written = whole.subspan(std::min<size_t>(prompt_length, text.size()));
-        Bend bend{repetition, presence, frequency, whole, written, numbers(biased), biases.data(), {}, std::vector<float>(vocab)};
-        check(text, vocab);
-        check(bend.biased, vocab);
-        if (allowed) {
-            check(numbers(*allowed), vocab);
-            bend.allowed.emplace(vocab);
-            for (const int64_t token : numbers(*allowed)) (*bend.allowed)[token] = 1;
-        }
+    m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Bends& bends, const std::vector<Tokens>& paths,
+                     const std::vector<Tokens>& bans, uintptr_t out) {
+        const Bend bend = bend_of(bends, vocab);
+        std::vector<float> counts(vocab);
         for (int64_t i = 0; i < rows; ++i) {
             const Tokens none, &path = paths.at(i), &banned = bans.empty() ? none : bans.at(i);
             check(path, vocab);
             check(banned, vocab);
-            bend.write((const float*)logits + i * vocab, path, banned, (float*)out + i * vocab);
+            bend.write((const float*)logits + i * vocab, vocab, path, banned, counts.data(), (float*)out + i * vocab);
         }
-    }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-       nb::arg().none(), nb::arg(), nb::arg(), "Logits [rows, vocab] after penalties for a text and what follows it, biases and bans.");
+    }, "Logits [rows, vocab] after penalties for a text and what follows it, biases and bans.");
     m.def("rotate", [](uintptr_t rows, int64_t count, int64_t inputs) { usable().front()->rotate((float*)rows, count, inputs); },
           nb::call_guard<nb::gil_scoped_release>(), "Turns floats [count, inputs] to what is rounded to whole numbers, and back.");
     m.def("isa", [] { return names().front(); }, "The fastest kernels that run on this machine.");

@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <vector>
+
+#include "bend.h"
 
 namespace forerun {
 
@@ -124,6 +127,24 @@ struct Segment {
     int64_t num_runs;
 };
 
+// Cut-offs in their order, as a Sampling has them: what takes nothing out is 0 (top_k, min_p, epsilon, eta) or 1.
+struct Cuts {
+    double temperature;
+    int64_t top_k;
+    double top_p, min_p, typical_p, epsilon, eta;
+
+    bool any() const { return top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1 || epsilon > 0 || eta > 0; }
+};
+
+// A token to be drawn from a row of logits, by the halves of a key; the likeliest one at temperature 0.
+struct Lot {
+    int64_t row;  // of those that are asked for
+    Cuts cuts;
+    uint32_t first, second;
+    std::optional<Bend> bend;
+    std::vector<int64_t> banned;
+};
+
 struct Plan {
     int64_t rows = 0;
     const int64_t *tokens = nullptr, *positions = nullptr;
@@ -133,6 +154,8 @@ struct Plan {
     float* logits = nullptr;  // [num_wanted, vocab]
     int64_t* best = nullptr;  // [num_wanted]
     float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that)
+    std::vector<Lot> lots;
+    int64_t* drawn = nullptr;  // [num_wanted], of the rows that have a lot; -1 where these leave no token
     std::vector<int> layers;
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };
@@ -165,21 +188,13 @@ struct Workspace {
     std::vector<Peak> crowns;  // of each part of a row of logits
     std::vector<int32_t> sums, groups;
     std::vector<Lines<float>> scores;  // per thread
+    std::vector<std::vector<float>> bent, counts;  // per thread: a row of logits and how often the text has each token
     std::vector<int64_t> entry;              // row of the cache that every row of the pass writes
     std::vector<int64_t> all;                // 0, 1, 2, ...
 };
 
 // Waits for all threads of a pass; give up the processor after a while, because others may need it.
 class Team;
-
-// Cut-offs in their order, as a Sampling has them: what takes nothing out is 0 (top_k, min_p, epsilon, eta) or 1.
-struct Cuts {
-    double temperature;
-    int64_t top_k;
-    double top_p, min_p, typical_p, epsilon, eta;
-
-    bool any() const { return top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1 || epsilon > 0 || eta > 0; }
-};
 
 struct Isa {
     const char* name;

@@ -24,6 +24,9 @@ namespace forerun {
 namespace {
 
 #include "simd.inl"
+#include "race.inl"
+#include "ranks.inl"
+#include "cuts.inl"
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int ACROSS = TILE / FLOATS;  // registers of a tile's outputs
@@ -450,16 +453,47 @@ private:
         });
         team.meet();
         crown_all();
+        draw_all();
+    }
+
+    int64_t drawn(const Lot& lot) {
+        const float* row = plan.logits + lot.row * net.vocab;
+        if (lot.bend) {
+            std::vector<float>&bent = ws.bent[id], &counts = ws.counts[id];
+            bent.resize(net.vocab);
+            counts.resize(net.vocab);
+            lot.bend->write(row, net.vocab, {}, lot.banned, counts.data(), bent.data());
+            row = bent.data();
+        }
+        const bool greedy = lot.cuts.temperature == 0;
+        if (lot.bend || greedy) {
+            const Peak top = crown(row, 0, net.vocab);
+            if (top.value == -std::numeric_limits<float>::infinity()) return -1;
+            if (greedy) return top.token;
+        }
+        return draw(row, net.vocab, lot.cuts, lot.first, lot.second);
+    }
+
+    // What lots draw, a row at a time: one may take many times what another takes.
+    void draw_all() {
+        if (plan.lots.empty()) return;
+        const int64_t all = (int64_t)plan.lots.size();
+        const auto some = [&](int64_t begin, int64_t end) {
+            for (int64_t at = begin; at < end; ++at) plan.drawn[plan.lots[at].row] = drawn(plan.lots[at]);
+        };
+        if (team.coming() == 1) return some(0, all);
+        team.deal().begin(id);
+        while (true) {
+            const auto [begin, end] = team.deal().take(id, all, 1, 1);
+            if (begin == end) return;
+            some(begin, end);
+        }
     }
 };
 
 void run_pass(const Net& net, const std::vector<Strip>& strips, const Plan& plan, Workspace& ws, Team& team, int id) {
     Passing(net, strips, plan, ws, team, id).run();
 }
-
-#include "race.inl"
-#include "ranks.inl"
-#include "cuts.inl"
 
 }  // namespace
 }  // namespace forerun
