@@ -34,6 +34,8 @@ class Ahead(Enum):
 
 def lot(context: Context, eos: tuple[int, ...] = ()) -> Lot | None:
     """The draw of the next token, where a pass can make it and it is not the row's best one in any case."""
+    if context.sampling.best:
+        return None
     shaper = Shaper.of(context, eos)
     key = context.rng.ahead(Purpose.TARGET, 0) if shaper.drawable else None
     return shaper.lot(key) if key is not None else None

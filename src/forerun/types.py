@@ -689,6 +689,11 @@ class Sampling:
         return self.temperature == 0
 
     @cached_property
+    def best(self) -> bool:
+        """Whether every token is the most likely one of its own row, whatever was written."""
+        return self.greedy and not self.bends and not self.min_tokens and self.constraint is None
+
+    @cached_property
     def cuts(self) -> bool:
         """Whether it asks for a cut-off."""
         most = self.top_p < 1 or self.typical_p < 1

@@ -20,7 +20,9 @@ def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
     keep, context = tuple(range(len(seat.pending))), seat.context
     if not seat.last:
         return Turn((), keep)
-    if output.drawn is not None and context.guide is None:
+    if context.sampling.best:
+        token = output.best[0]
+    elif output.drawn is not None and context.guide is None:
         token = output.drawn[1]
     else:
         try:
