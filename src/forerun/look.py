@@ -19,7 +19,7 @@ from forerun.kernels.race import first
 from forerun.kernels.ranks import ranks, ranks_here
 from forerun.rng import Purpose, Rng
 from forerun.sampling import Path, Shaper
-from forerun.types import Dist, Floats, Ints, Output
+from forerun.types import Dist, Floats, Ints, Lot, Output
 
 TOPS = 4  # of the largest probabilities, which `Traits` holds
 _NODES = 32  # bits of a draw's index that say which node it is below
@@ -80,6 +80,11 @@ class Look(ABC):
     @abstractmethod
     def early(self) -> bool:
         """Whether it can be asked before the tokens are known that it looks behind."""
+
+    @property
+    def lot(self) -> Lot | None:
+        """All that is asked as one draw, where it comes to that and a pass can make it."""
+        return None
 
     @abstractmethod
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
@@ -221,6 +226,7 @@ class Drawn(Look):
         self.again = again  # with replacement, so that the same token may come twice
         self.children: list[list[Child]] = [[] for _ in nodes]
         self.left: list[torch.Tensor] = []  # q of every draw [nodes, vocab], where the device draws
+        self.logits = torch.empty(0)  # that q is made of [1, vocab], where a pass on the host has drawn
         self.rows: Floats | None = None  # q of the first draw [nodes, vocab], where the host draws
         self.drawn: Floats = np.empty(0)  # else token, probability and confidence of every draw [nodes, count, 3]
         self.stuck: Floats = np.empty(0)  # [nodes]
@@ -228,6 +234,12 @@ class Drawn(Look):
     @property
     def early(self) -> bool:
         return self.foretold and not self.origin.shaper.bends
+
+    @property
+    def lot(self) -> Lot | None:
+        if self.count > 1 or len(self.nodes) > 1 or self.asks_traits or not self.early:
+            return None
+        return Lot(self.origin.shaper.sampling, (self.numbers[0][0] or 0,), odds=True)
 
     @property
     def foretold(self) -> bool:
@@ -254,6 +266,12 @@ class Drawn(Look):
             parts.append(traits_of(self.left[0]))
         return torch.cat([part.double() for part in parts], 1).flatten()
 
+    @cached_property
+    def whole(self) -> Floats:
+        """Q of the only draw [vocab], where a pass on the host has made it."""
+        found: Floats = fetch(self.origin.shaper.shape(self.logits))[0]
+        return found
+
     def _draw(self, i: int) -> tuple[torch.Tensor, ...]:
         """Token, probability and confidence of draw i below every node, as the host would draw them."""
         p = self.left[i]
@@ -268,6 +286,9 @@ class Drawn(Look):
             self.stuck, self.drawn = rows[:, 0], rows[:, 1 : 1 + 3 * self.count].reshape(len(rows), self.count, 3)
             self.found_traits = rows[:, 1 + 3 * self.count :]
             self.rows = None if self.foretold else fetch(self.left[0])
+            return
+        if output.drawn and output.drawn[0] is not None:
+            self.stuck, self.drawn, self.logits = np.zeros(1), np.array([[output.drawn[0][1:]]]), output.logits
             return
         bent, stuck = self._bent_here(output)
         p = self.origin.shaper.shape(bent)
@@ -314,19 +335,19 @@ class Drawn(Look):
 
 @dataclass(frozen=True, slots=True)
 class _Drawable:
-    """What one draw on a device was from: a `types.Far`."""
+    """What one draw in a pass was from: a `types.Far`."""
 
     look: Drawn
     row: int
     draw: int
 
     @property
-    def there(self) -> torch.Tensor:
-        return self.look.left[self.draw][self.row]
+    def there(self) -> torch.Tensor | None:
+        return self.look.left[self.draw][self.row] if self.look.left else None
 
     @property
     def probs(self) -> Floats:
-        return fetch(self.there)
+        return fetch(self.there) if self.there is not None else self.look.whole
 
     def prob(self, token: int) -> float | None:
         same = range(self.look.count) if self.look.again else (self.draw,)

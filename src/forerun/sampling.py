@@ -102,16 +102,16 @@ class Shaper:
 
     @property
     def drawable(self) -> bool:
-        """Whether the next token can be drawn before a mask has a say, and is not the row's best one in any case."""
+        """Whether tokens can be drawn before a mask has a say, and are not the best ones of their rows in any case."""
         s = self.sampling
         if s.greedy:
             return s.constraint is None and self._changes
         return s.constraint is None or self.held_alone
 
-    def lot(self, key: int) -> Lot:
-        """What a pass needs to draw it."""
+    def lot(self, keys: Sequence[int], draft: Draft) -> Lot:
+        """What a pass needs to draw it, and those behind it; nothing bends rows that follow a draft."""
         banned = self._banned([()])[0] if self._bans else ()
-        return Lot(self.sampling, key, self.tokens, self.prompt_length, banned)
+        return Lot(self.sampling, keys, self.tokens, self.prompt_length, banned, draft.tokens, draft.parents)
 
     @property
     def _changes(self) -> bool:
@@ -198,10 +198,11 @@ class Rows:
     def _find(self, *, greedy: bool) -> None:
         self._held = dict[int, Floats]()  # p of the rows that are drawn from without it
         self._free = dict[int, Dist]()  # p of those that a constraint holds, without it
-        if self._output.drawn is not None and self._shaper.sampling.constraint is None:
-            self._rows[0] = Dist.point(self._output.drawn[1]) if greedy else Dist(Held(self, -1))
+        every, alone, drawn = range(len(self._best)), self._shaper.held_alone, self._output.drawn
+        if drawn and self._shaper.sampling.constraint is None:
+            only = drawn[0].token if greedy and drawn[0] is not None else None
+            self._rows |= {row: Dist.point(only) if only is not None else Dist(Held(self, row - 1)) for row in every}
             return
-        every, alone = range(len(self._best)), self._shaper.held_alone
         doubtful = self._shaper.doubtful(self._best, self._path) if alone or greedy else list(every)
         here = alone and self._logits.device.type == "cpu"
         judged = (self._judged(doubtful) if here else self._dists(self._bent(doubtful))) if doubtful else ()
@@ -283,9 +284,9 @@ class Rows:
 
     def drawn(self, node: int, key: int) -> int | None:
         """What a key draws from such a row as if no constraint held it; None where that forbids it, or is not known."""
-        told, free = self._output.drawn, self._free.get(node + 1)
-        if told is not None and told[0] == key:
-            token = told[1]
+        told, free = self._output.drawn[node + 1] if self._output.drawn else None, self._free.get(node + 1)
+        if told is not None and told.key == key:
+            token = told.token
         elif free is not None:
             token = winner(free, key)
         else:

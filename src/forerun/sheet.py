@@ -32,13 +32,15 @@ class Ahead(Enum):
     SHEETS = 2  # all that a verifier asks of p, which lies on a device
 
 
-def lot(context: Context, eos: tuple[int, ...] = ()) -> Lot | None:
-    """The draw of the next token, where a pass can make it and it is not the row's best one in any case."""
+def lot(context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = ()) -> Lot | None:
+    """The draws of the next tokens, where a pass can make them and they are not the rows' best ones in any case."""
     if context.sampling.best:
         return None
     shaper = Shaper.of(context, eos)
-    key = context.rng.ahead(Purpose.TARGET, 0) if shaper.drawable else None
-    return shaper.lot(key) if key is not None else None
+    if not shaper.drawable or (draft.tokens and shaper.bends):
+        return None
+    keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(max(draft.depths, default=0) + 1)]
+    return shaper.lot([key for key in keys if key is not None], draft) if keys[0] is not None else None
 
 
 class Sheet:

@@ -348,13 +348,28 @@ class Question(Protocol):
 
 
 class Lot(NamedTuple):
-    """A draw of the next token that a pass can make itself; of a constraint it knows nothing."""
+    """Draws that a pass can make itself: of the next token, and where that was drafted of those behind it.
+
+    It ends with the first token that is no node of the draft. Of a constraint it knows nothing.
+    """
 
     sampling: "Sampling"
-    key: int  # of the race (kernels/race.py)
-    text: Sequence[int]  # prompt and output so far
-    prompt_length: int
-    banned: Sequence[int]  # what must not follow it
+    keys: Sequence[int]  # of the races (kernels/race.py), one for every depth
+    text: Sequence[int] = ()  # prompt and output so far, where that bends logits
+    prompt_length: int = 0
+    banned: Sequence[int] = ()  # what must not follow the text
+    tokens: Sequence[int] = ()  # of the draft's nodes, which nothing bends then
+    parents: Sequence[int] = ()
+    odds: bool = False  # whether the chances are asked for as well
+
+
+class Draw(NamedTuple):
+    """What came of one draw of a lot."""
+
+    key: int
+    token: int
+    chance: float = 0.0  # of the token
+    norm: float = 0.0  # the root of the sum of all chances squared
 
 
 class Work(NamedTuple):
@@ -373,7 +388,7 @@ class Work(NamedTuple):
     hidden: tuple[int, ...] = ()  # layers whose output hidden states are wanted, for every token; -1 is the last
     plan: LayerPlan | None = None
     ask: Question | None = None  # answered where asking saves a transfer
-    lot: Lot | None = None  # of its one row of logits; drawn where the pass can
+    lot: Lot | None = None  # of its rows of logits: the root's, then one for every node; drawn where the pass can
 
 
 NO_STATES: Mapping[int, "torch.Tensor"] = MappingProxyType({})
@@ -388,7 +403,7 @@ class Output(NamedTuple):
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
     hidden: Mapping[int, "torch.Tensor"] = NO_STATES  # layer -> [len(work.tokens), hidden]
     answers: Floats | None = None  # to work.ask, where it was answered
-    drawn: tuple[int, int] | None = None  # the key of work.lot and its token, where there is one
+    drawn: "tuple[Draw | None, ...]" = ()  # what came of work.lot, by row, as far as it went and tokens are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +458,7 @@ class Flat(NamedTuple):
     trees: Sequence[tuple[int, ...] | None]  # parents of every segment's unjudged tokens, earlier passes' included
     hidden: tuple[int, ...]
     plan: LayerPlan | None
-    lots: Sequence[tuple[int, Lot]] = ()  # which of the wanted rows have one
+    lots: Sequence[tuple[int, Lot]] = ()  # each with the first of the wanted rows that it is about
 
 
 class Best(NamedTuple):
@@ -487,7 +502,7 @@ class Peaks:
     best: Sequence[int]  # the first most likely token of every row
     peak: Sequence[float]  # its logit; NaN where the row has one
     mass: Sequence[float] | None = None  # sum of e^(logit - peak): the best token's probability is 1 / mass
-    drawn: Sequence[int] | None = None  # what the lot of each row draws, where there are any; -1: no token is left
+    drawn: Sequence[tuple[int, float, float]] | None = None  # where there are lots: as a Draw; -1: none was made
 
 
 class Verdict(NamedTuple):

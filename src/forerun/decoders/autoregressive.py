@@ -22,8 +22,8 @@ def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
         return Turn((), keep)
     if context.sampling.best:
         token = output.best[0]
-    elif output.drawn is not None and context.guide is None:
-        token = output.drawn[1]
+    elif output.drawn and output.drawn[0] is not None and context.guide is None:
+        token = output.drawn[0].token
     else:
         try:
             p = plan.target(output, context, eos)[-1]
@@ -52,7 +52,9 @@ class AutoregressiveDecoder(Decoder):
 
     def _plan(self, seat: Seat) -> Plan:
         last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
-        return Plan(Work(seat.slot, seat.pending, logits=last, ask=sheet, lot=self.lot(seat)), _NOTHING, sheet)
+        return Plan(
+            Work(seat.slot, seat.pending, logits=last, ask=sheet, lot=self.lot(seat, _NOTHING)), _NOTHING, sheet
+        )
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]

@@ -68,14 +68,14 @@ class Decoder(Member):
 
     def sheet(self, seat: Seat, draft: Draft) -> Sheet | None:
         """What the target is asked about a draft, where that saves a transfer."""
-        if self.parts.ahead is not Ahead.SHEETS or not seat.last:
-            return None
-        sheet = Sheet(seat.context, draft, self.parts.eos)
-        return sheet if sheet.worthwhile else None
+        asked = self.parts.ahead is Ahead.SHEETS and seat.last
+        sheet = Sheet(seat.context, draft, self.parts.eos) if asked else None
+        return sheet if sheet is not None and sheet.worthwhile else None
 
-    def lot(self, seat: Seat) -> Lot | None:
-        """The draw of the token behind a seat without a draft, where the pass can make it."""
-        return lot(seat.context, self.parts.eos) if self.parts.ahead is Ahead.DRAWS and seat.last else None
+    def lot(self, seat: Seat, draft: Draft) -> Lot | None:
+        """The draws that a draft is judged by, where the pass can make them."""
+        known = seat.last and (not draft.tokens or self.parts.verifier.facts.coupled)
+        return lot(seat.context, draft, self.parts.eos) if known and self.parts.ahead is Ahead.DRAWS else None
 
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options

@@ -46,16 +46,17 @@ class DraftVerifyDecoder(Decoder):
     def work(self, seat: Seat, draft: Draft) -> Plan:
         """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
         pending, nodes = len(seat.pending), len(draft.tokens)
-        sheet = self.sheet(seat, draft)
+        sheet, lot = self.sheet(seat, draft), self.lot(seat, draft)
         if not nodes:
             last = (pending - 1,) if seat.last else ()
-            work = Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet, lot=self.lot(seat))
-            return Plan(work, draft, sheet)
+            return Plan(
+                Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet, lot=lot), draft, sheet
+            )
         rows, parents = tuple(range(pending - 1, pending + nodes)), None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
         tokens = seat.pending + draft.tokens
-        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet), draft, sheet)
+        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet, lot=lot), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         drafted = any(plan.draft.tokens for plan in plans)

@@ -33,14 +33,15 @@ class _Reading:
     def work(self) -> Work:
         """The nodes of the newest look as rows; their tokens do not matter where only a device knows them."""
         growth, base = self.growth, len(self.nodes)
-        look, ask = growth.newest, growth.newest if growth.newest.worthwhile else None
+        look = growth.newest
         for node in look.nodes:
             self.entries[node] = len(self.nodes)
             self.nodes.append(node)
             self.parents.append(self.entries[growth.parents[node]])
         tokens = tuple([growth.children[node].token for node in look.nodes])
         rows = tuple(range(len(look.nodes)))
-        return Work(self.slot, tokens, tuple(self.parents), base, logits=rows, hidden=look.hidden, ask=ask)
+        ask = look if look.worthwhile else None
+        return Work(self.slot, tokens, tuple(self.parents), base, rows, look.hidden, ask=ask, lot=look.lot)
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The entries along a path of tokens, as far as they were read."""
@@ -176,7 +177,7 @@ class DraftModelDrafter(Drafter):
     def _blind(self, active: Sequence[_Reading]) -> bool:
         """Whether chains can grow in one go: nothing that the host decides depends on a drafted token."""
         looks = [reading.growth.newest for reading in active]
-        asks = any(look.worthwhile or look.hidden for look in looks)
+        asks = any((look.worthwhile and look.lot is None) or look.hidden for look in looks)
         several = any(min(reading.growth.budget, reading.growth.depth) > 1 for reading in active)
         blind = all(reading.tree.blind for reading in active)
         return blind and several and self.runner.follows(asks=asks) and all(look.early for look in looks)
@@ -239,7 +240,7 @@ class DraftModelDrafter(Drafter):
             return reading.work()
         tokens = tuple(growth.context.tokens[self.runner.cache.length(reading.slot) :])
         ask = look if look.worthwhile else None
-        return Work(reading.slot, tokens, logits=(len(tokens) - 1,), hidden=look.hidden, ask=ask)
+        return Work(reading.slot, tokens, logits=(len(tokens) - 1,), hidden=look.hidden, ask=ask, lot=look.lot)
 
     def _go_on(self, reading: _Reading) -> None:
         """The look's pass has begun: what the first one read is committed text."""

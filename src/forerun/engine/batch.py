@@ -14,7 +14,7 @@ import torch
 
 from forerun import host
 from forerun.caches.contract import Cache
-from forerun.types import NO_STATES, Flat, Ints, Lot, Output, Pass, PassOutput, Peaks, Segment, Work
+from forerun.types import NO_STATES, Draw, Flat, Ints, Lot, Output, Pass, PassOutput, Peaks, Segment, Work
 
 
 def flatten(work: Sequence[Work], cache: Cache) -> Flat:
@@ -34,7 +34,7 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
         positions += [past + d for d in depths]
         wanted += [start + i for i in w.logits]
         if w.lot is not None:
-            lots.append((len(wanted) - 1, w.lot))
+            lots.append((len(wanted) - len(w.logits), w.lot))
     hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
     return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan, lots)
 
@@ -88,11 +88,12 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
     return outputs
 
 
-def _drawn(work: Work, found: Peaks, row: int) -> tuple[int, int] | None:
-    """What a work's lot drew; None as well where no token is left."""
-    if work.lot is None or found.drawn is None or found.drawn[row] < 0:
-        return None
-    return work.lot.key, found.drawn[row]
+def _drawn(work: Work, found: Peaks, row: int) -> tuple[Draw | None, ...]:
+    """What came of a work's lot: it goes down one path, a depth at each draw."""
+    if work.lot is None or found.drawn is None or found.drawn[row][0] < 0:
+        return ()
+    keys, own = iter(work.lot.keys), found.drawn[row : row + len(work.logits)]
+    return tuple([Draw(next(keys), *one) if one[0] >= 0 else None for one in own])
 
 
 def peaks(logits: torch.Tensor) -> Peaks:

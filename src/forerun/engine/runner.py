@@ -55,14 +55,14 @@ class ModelRunner:
         return self.padded is not None
 
     def follows(self, *, asks: bool) -> bool:
-        """Whether passes can feed each other without the host; `asks`: by more than their best tokens."""
+        """Whether passes can feed each other without the host; `asks`: by more than best tokens and lots."""
         return self.padded is not None or (self.model.follows and not asks)
 
     def follow(self, steps: Iterable[Sequence[Work]]) -> list[list[Output]]:
         """Passes in a row, fetched together: from the second on, a work's one token is what its slot found before.
 
-        What stands in `tokens` there does not matter; of all logits only the last pass's are whole. `steps` may keep
-        the cache's books between passes, as long as nothing moves. Needs `follows`.
+        What stands in `tokens` there does not matter; of all logits only those of the last pass, and of passes that
+        draw, are whole. `steps` may keep the cache's books between passes, as long as nothing moves. Needs `follows`.
         """
         if self.padded is None:
             works: list[Sequence[Work]] = []

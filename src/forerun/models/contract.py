@@ -71,8 +71,9 @@ class Model(ABC):
         """Chains in a row, through all layers: behind the first pass, a row's token is what one before it found.
 
         Each pass comes with the rows, among those of the pass before whose logits are wanted, of which its tokens are
-        the best; what stands in `tokens` does not matter there. Of all logits only the last pass's are whole. `steps`
-        advances the cache, and is read to its end before anything runs.
+        the best, or what their lot has drawn; what stands in `tokens` does not matter there. Of all logits only those
+        of the last pass and of passes with lots are whole. `steps` advances the cache, and is read to its end before
+        anything runs.
         """
         raise NotImplementedError
 

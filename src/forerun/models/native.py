@@ -16,7 +16,6 @@ import torch
 
 from forerun.caches.contract import Cache
 from forerun.kernels import bends, cuts, native
-from forerun.kernels.race import words
 from forerun.layers.rope import Rope
 from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
@@ -283,20 +282,23 @@ class NativeTransformer(Growing):
     def follow(self, steps: Iterable[tuple[Flat, Sequence[int]]], cache: Cache) -> list[PassOutput]:
         session = self._sessions.get(cache) or self._begin(cache)
         numbers, passes, ends = list[int](), [], [0]
-        logits = dict[int, torch.Tensor]()  # by their number, which is most often the same
+        shared, each = dict[int, torch.Tensor](), list[torch.Tensor]()  # by their number, which is most often the same
         for flat, sources in steps:
             rows, count = len(flat.tokens), len(flat.wanted)
-            if count not in logits:
-                logits[count] = torch.empty(count, self.info.vocab_size)
+            logits = shared.get(count)
+            if logits is None or flat.lots:  # what was drawn is asked for its p
+                logits = shared[count] = torch.empty(count, self.info.vocab_size)
+            each.append(logits)
             where = len(numbers), rows, *_segments(flat.segments, cache)
-            passes.append((*where, logits[count].data_ptr(), count, list(sources)))
+            lots = [_lot(row, lot) for row, lot in flat.lots]
+            passes.append((*where, logits.data_ptr(), count, lots, list(sources)))
             numbers += flat.tokens
             numbers += flat.positions
             numbers += flat.wanted
             ends.append(ends[-1] + count)
-        best, peak, mass = session.follow(numbers, passes)
-        parts = [slice(begin, end) for begin, end in pairwise(ends)]
-        return [PassOutput(logits[p.stop - p.start], {}, Peaks(best[p], peak[p], mass[p])) for p in parts]
+        found = session.follow(numbers, passes)
+        parts = [[one and one[begin:end] for one in found] for begin, end in pairwise(ends)]
+        return [PassOutput(logits, {}, Peaks(*part)) for logits, part in zip(each, parts, strict=True)]
 
     def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
         session = self._sessions.get(cache) or self._begin(cache)
@@ -344,10 +346,10 @@ class NativeTransformer(Growing):
 
 
 def _lot(row: int, lot: Lot) -> tuple[Any, ...]:
-    """What draws the token behind a wanted row."""
+    """What draws tokens from wanted rows."""
     s = lot.sampling
     bent = (bends.asked(s, lot.text, lot.prompt_length), lot.banned) if s.bends or lot.banned else None
-    return row, *cuts.asked(s), *words(lot.key), bent
+    return row, *cuts.asked(s), lot.keys, lot.tokens, lot.parents, lot.odds, bent
 
 
 def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], list[tuple[int, int]]]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,15 +13,17 @@ from forerun.caches.contiguous import ContiguousCache
 from forerun.engine.runner import ModelRunner
 from forerun.errors import RequestError
 from forerun.kernels import native
+from forerun.kernels.cuts import chances
 from forerun.llm import LLM
 from forerun.models.load import load_model
 from forerun.rng import CounterRng, Purpose
 from forerun.sampling import Rows
 from forerun.sheet import Ahead, lot
-from forerun.types import Constraint, Context, Draft, Sampling, Work
+from forerun.types import Constraint, Context, Draft, Lot, Output, Sampling, Work
+from forerun.verifiers.match import MatchVerifier
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
-VOCAB, EOS, PROMPT = 700, (5,), 4
+VOCAB, EOS, PROMPT, DEPTH = 700, (5,), 4, 5
 TOKEN = st.integers(0, VOCAB - 1)
 OPTIONS = {
     "temperature": st.sampled_from([0.0, 0.5, 1.3]),
@@ -66,14 +69,14 @@ def passed(model, contexts):
     for context in contexts:
         slot, _ = runner.cache.open(())
         runner.cache.reserve(slot, len(context.tokens))
-        works.append(Work(slot, tuple(context.tokens), logits=(len(context.tokens) - 1,), lot=lot(context, EOS)))
+        works.append(Work(slot, tuple(context.tokens), logits=(len(context.tokens) - 1,), lot=lot(context, eos=EOS)))
     return works, runner.run(works)
 
 
 def behind(context, output):
     """What is drawn from a row, without what the pass has drawn; None where no token is left."""
     try:
-        rows = Rows(output._replace(drawn=None), context, Draft(), EOS)
+        rows = Rows(output._replace(drawn=()), context, Draft(), EOS)
         return context.rng.categorical(rows[-1], Purpose.TARGET, 0)
     except RequestError:
         return None
@@ -86,10 +89,10 @@ def test_a_pass_draws_what_its_rows_say(models, requests, threads):
         s = context.sampling
         assert (work.lot is None) == (s.greedy and not s.bends and not s.min_tokens)
         if work.lot is None:
-            assert output.drawn is None
+            assert output.drawn == ()
             continue
         token = behind(context, output)
-        assert output.drawn == (None if token is None else (work.lot.key, token))
+        assert [one[:2] for one in output.drawn] == ([] if token is None else [(*work.lot.keys, token)])
 
 
 def test_nobody_draws_behind_a_pass_what_it_has_drawn(models, monkeypatch):
@@ -97,7 +100,7 @@ def test_nobody_draws_behind_a_pass_what_it_has_drawn(models, monkeypatch):
     _, outputs = passed(models[0], contexts)
     right = [behind(*one) for one in zip(contexts, outputs, strict=True)]
     for context, output, token in zip(contexts, outputs, right, strict=True):
-        whole = Rows(output._replace(drawn=None), context, Draft(), EOS)[-1].prob(token)
+        whole = Rows(output._replace(drawn=()), context, Draft(), EOS)[-1].prob(token)
         with monkeypatch.context() as alone:
             alone.setattr(sampling_module, "bend", None)
             rows = Rows(output, context, Draft(), EOS)
@@ -108,10 +111,114 @@ def test_nobody_draws_behind_a_pass_what_it_has_drawn(models, monkeypatch):
 def test_another_key_draws_from_p(models):
     (context,) = begun([([1, 2, 3, 4, 5], Sampling(temperature=1.5), 7)])
     _, (output,) = passed(models[0], [context])
-    told = Rows(output._replace(drawn=(output.drawn[0], -7)), context, Draft(), EOS)
+    told = Rows(output._replace(drawn=(output.drawn[0]._replace(token=-7),)), context, Draft(), EOS)
     other = replace(context, rng=CounterRng(8))
     assert context.rng.categorical(told[-1], Purpose.TARGET, 0) == -7
     assert other.rng.categorical(told[-1], Purpose.TARGET, 0) == behind(other, output)
+
+
+def opened(model, slots):
+    return ModelRunner(model, ContiguousCache(ContiguousCache.Options(), model.info.layout, slots, 60))
+
+
+def drafted(model, context, places):
+    """A tree of likely tokens: each place says how many nodes back a parent is, and which of the likeliest follows."""
+    runner, tokens, parents = opened(model, 1), list[int](), list[int]()
+    for back, rank in places:
+        parent, path = max(-1, len(tokens) - 1 - back), list[int]()
+        at = parent
+        while at >= 0:
+            path.insert(0, tokens[at])
+            at = parents[at]
+        slot, _ = runner.cache.open(())
+        text = (*context.tokens, *path)
+        runner.cache.reserve(slot, len(text))
+        (output,) = runner.run([Work(slot, text, logits=(len(text) - 1,))])
+        runner.cache.close(slot)
+        tokens.append(int(output.logits[0].topk(4).indices[rank]))
+        parents.append(parent)
+    return Draft(tuple(tokens), tuple(parents))
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=7)
+FREE = {name: some for name, some in OPTIONS.items() if name in ("top_p", "min_p", "typical_p")}
+DRAFTED = st.tuples(st.lists(TOKEN, min_size=PROMPT, max_size=9), st.fixed_dictionaries({}, optional=FREE), PLACES)
+
+
+@given(st.lists(st.tuples(DRAFTED, st.integers(0, 2**40)), min_size=1, max_size=3))
+def test_a_pass_goes_down_a_draft_as_long_as_it_draws_nodes(models, requests):
+    runner, contexts, works, drafts = opened(models[1], len(requests)), [], [], []
+    for number, ((tokens, options, places), seed) in enumerate(requests):
+        contexts.append(Context(number, tokens, PROMPT, Sampling(top_k=4, **options), CounterRng(seed)))
+        drafts.append(draft := drafted(models[0], contexts[-1], places))
+        slot, _ = runner.cache.open(())
+        runner.cache.reserve(slot, len(tokens) + len(draft))
+        rows = tuple(range(len(tokens) - 1, len(tokens) + len(draft)))
+        parents = (*range(-1, len(tokens) - 1), *(len(tokens) + parent for parent in draft.parents))
+        asked = lot(contexts[-1], draft, EOS)
+        works.append(Work(slot, (*tokens, *draft.tokens), parents, logits=rows, lot=asked))
+    for context, draft, output in zip(contexts, drafts, runner.run(works), strict=True):
+        rows, node, depth, drawn = Rows(output._replace(drawn=()), context, draft, EOS), -1, 0, {}
+        while node is not None:
+            drawn[node + 1] = context.rng.categorical(rows[node], Purpose.TARGET, depth)
+            below = [child for child in draft.children(node) if draft.tokens[child] == drawn[node + 1]]
+            node, depth = below[0] if below else None, depth + 1
+        assert {row: one.token for row, one in enumerate(output.drawn) if one is not None} == drawn
+        verdicts = [
+            MatchVerifier(MatchVerifier.Options()).verify([draft], [Rows(told, context, draft, EOS)], [context.rng])
+            for told in (output, output._replace(drawn=()))
+        ]
+        assert verdicts[0] == verdicts[1]
+
+
+def row_of(runner, seed, tokens, **options):
+    """A request's slot, and what draws its first tokens, one after the other."""
+    slot, _ = runner.cache.open(())
+    runner.cache.reserve(slot, len(tokens) + DEPTH)
+    sampling = Sampling(**options)
+    return slot, [Lot(sampling, (CounterRng(seed).ahead(Purpose.TARGET, i),), odds=True) for i in range(DEPTH)]
+
+
+def chain_of(runner, rows, tokens, found):
+    """Passes that read what the ones before have drawn, as far as `found` knows it."""
+    for level in range(DEPTH):
+        past = tuple(range(-1, level - 1))
+        yield [
+            Work(slot, tokens, logits=(len(tokens) - 1,), lot=lots[0])
+            if not level
+            else Work(slot, (found.get(slot, 0),), past, level - 1, (0,), lot=lots[level])
+            for slot, lots in rows
+        ]
+        if not level:
+            for slot, _ in rows:
+                runner.cache.keep(slot, tokens, range(len(tokens)))
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 30, "top_p": 0.8, "temperature": 0.7}], ids=["all", "cut"])
+def test_passes_in_a_row_draw_what_they_draw_one_by_one(models, options):
+    tokens, runs = (1, 2, 3, 4), list[list[Output]]()
+    for model, together in ((models[0], False), (models[1], True)):
+        cache = ContiguousCache(ContiguousCache.Options(), model.info.layout, 3, 40)
+        runner, found = ModelRunner(model, cache), dict[int, int]()
+        rows = [row_of(runner, seed, tokens, **options) for seed in (5, 6)]
+        rows.append((row_of(runner, 7, tokens, **options)[0], [None] * DEPTH))  # what it reads is the best
+        if together:
+            runs.append([output for outputs in runner.follow(chain_of(runner, rows, tokens, {})) for output in outputs])
+            continue
+        runs.append([])
+        for works in chain_of(runner, rows, tokens, found):
+            outputs = runner.run(works)
+            for (slot, _), output in zip(rows, outputs, strict=True):
+                found[slot] = output.drawn[0].token if output.drawn else output.best[0]
+            runs[-1] += outputs
+    alone, row = runs
+    assert [(o.best, o.peak, o.drawn) for o in row] == [(o.best, o.peak, o.drawn) for o in alone]
+    assert all(torch.equal(a.logits, b.logits) for a, b in zip(row, alone, strict=True))
+    for output in (output for output in alone if output.drawn):
+        p = chances(output.logits, Sampling(**options))[0]
+        (drawn,) = output.drawn
+        assert drawn.chance == p[drawn.token]
+        assert drawn.norm == pytest.approx(float(p.double().norm()))
 
 
 def test_a_token_outside_the_vocabulary_is_refused(models):

@@ -390,15 +390,19 @@ def test_no_pass_in_a_row_finds_nothing(models):
     assert opened(models["llama", 1, "auto", "auto"]).follow([]) == []
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_chain_drafted_in_one_go_is_the_one_drafted_by_levels(folders, models, monkeypatch, temperature):
+@pytest.mark.parametrize("verifier", ["match", "rejection"])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.0}, {}, {"top_p": 0.9}, {"repetition_penalty": 1.5}], ids=lambda some: str(*some)
+)
+def test_a_chain_drafted_in_one_go_is_the_one_drafted_by_levels(folders, models, monkeypatch, sampling, verifier):
     def write():
         rig = Toy(
             drafter=f"draft-model:model={folders['gemma2']},tree=chain,depth=5",
+            verifier=verifier,
             model=models["llama", 1, "auto", "auto"],
         )
         built = rig.resized(max_requests=3, max_step_tokens=24, context_length=96, draft_timeout=300.0).build()
-        asks = [Ask((5 + n, 9, 1), Sampling(temperature=temperature, max_tokens=20, seed=n)) for n in range(5)]
+        asks = [Ask((5 + n, 9, 1), Sampling(max_tokens=20, seed=n, **sampling)) for n in range(5)]
         said = [text.emissions for text in built.write(asks)]
         assert built.engine.stats.draft_failures == 0
         return said, [[e.stats.drafted for e in events if e.stats] for events in built.said.values()]
@@ -406,7 +410,7 @@ def test_a_chain_drafted_in_one_go_is_the_one_drafted_by_levels(folders, models,
     real, rows = NativeTransformer.follow, []
     monkeypatch.setattr(NativeTransformer, "follow", lambda *given: rows.append(real(*given)) or rows[-1])
     at_once = write()
-    assert bool(rows) == (temperature == 0), "what is drawn is drawn on the host"
+    assert bool(rows) == ("repetition_penalty" not in sampling), "what an output bends is asked token by token"
     assert all(len(passes) > 1 for passes in rows)
     monkeypatch.setattr(NativeTransformer, "follows", False)
     assert write() == at_once

@@ -29,12 +29,13 @@ public:
     }
 
     // What `race` finds among the chances that `write` writes; who is left out is no runner.
-    int64_t draw(uint32_t first, uint32_t second) {
-        if (!sound()) return 0;
+    Drawn draw(uint32_t first, uint32_t second, bool odds) {
+        if (!sound()) return {0};
         if (!cuts.any()) {
             const std::unique_ptr<float[]> all(new float[vocab]);
             spread(all.get());
-            return race(all.get(), vocab, first, second);
+            const int64_t token = race(all.get(), vocab, first, second);
+            return {token, all[token], odds ? norm(all.get(), vocab) : 0};
         }
         choose();
         std::vector<float> p;
@@ -43,7 +44,9 @@ public:
             p.push_back((float)c.p);
             ids.push_back((uint32_t)c.id);
         }
-        return first_of<false>(p.data(), ids.data(), (int64_t)ids.size(), first, second);
+        const int64_t token = first_of<false>(p.data(), ids.data(), (int64_t)ids.size(), first, second);
+        const auto at = std::find(ids.begin(), ids.end(), (uint32_t)token) - ids.begin();
+        return {token, p[at], odds ? norm(p.data(), (int64_t)p.size()) : 0};
     }
 
 private:
@@ -73,6 +76,15 @@ private:
         }
         if (cuts.epsilon > 0) above(cuts.epsilon, true);
         if (cuts.eta > 0) above(std::min(cuts.eta, std::sqrt(cuts.eta) * std::exp(-entropy())), true);
+    }
+
+    static float norm(const float* p, int64_t count) {
+        wf squares = {};
+        registers(p, count, [&](wf some, int64_t, int) {
+            const wf p = larger(some, wf{});  // behind the end is -inf
+            squares += p * p;
+        });
+        return (float)std::sqrt(total(squares));
     }
 
     static bool sooner(const Chosen& a, const Chosen& b) { return a.rank != b.rank ? a.rank > b.rank : a.id < b.id; }
@@ -247,6 +259,6 @@ private:
 
 void chances(const float* row, int64_t vocab, const Cuts& cuts, float* out) { Cutting(row, vocab, cuts).write(out); }
 
-int64_t draw(const float* row, int64_t vocab, const Cuts& cuts, uint32_t first, uint32_t second) {
-    return Cutting(row, vocab, cuts).draw(first, second);
+Drawn draw(const float* row, int64_t vocab, const Cuts& cuts, uint32_t first, uint32_t second, bool odds) {
+    return Cutting(row, vocab, cuts).draw(first, second, odds);
 }

@@ -332,12 +332,22 @@ struct Session {
     }
 
     // What is found of rows of logits: the best token of each, its logit, the row's mass and what its lot draws.
+    using Draws = std::optional<std::vector<std::tuple<int64_t, float, float>>>;
+    using Finds = std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>, Draws>;
     struct Found {
-        std::vector<int64_t> best, drawn;
+        std::vector<int64_t> best;
         std::vector<float> peak, mass;
-        explicit Found(int64_t rows) : best(rows), peak(rows), mass(rows) {}
+        std::vector<Drawn> drawn;
+        explicit Found(int64_t rows) : best(rows), peak(rows), mass(rows), drawn(rows, {-1}) {}
+
+        // As Python has it; without draws where there were no lots.
+        Finds told(bool lots) {
+            Draws draws;
+            if (lots) draws.emplace();
+            if (lots) for (const Drawn& d : drawn) draws->emplace_back(d.token, d.chance, d.norm);
+            return {std::move(best), std::move(peak), std::move(mass), std::move(draws)};
+        }
     };
-    using Finds = std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>>;
     using Parts = std::vector<std::pair<int64_t, int64_t>>;
 
     // A plan of all layers, whose rows from `first` on go to `found`. `numbers`: tokens, positions and wanted rows.
@@ -346,6 +356,7 @@ struct Session {
         plan.best = found.best.data() + first;
         plan.peak = found.peak.data() + first;
         plan.mass = found.mass.data() + first;
+        plan.drawn = found.drawn.data() + first;
         plan.rows = rows;
         plan.tokens = numbers;
         plan.positions = numbers + rows;
@@ -372,31 +383,35 @@ struct Session {
         plan.hidden.assign(count, nullptr);
     }
 
+    // The row of a lot, its cut-offs, keys, the draft's tokens and parents, whether odds are asked for, and what bends the
+    // row and must not follow, where anything does.
+    using Lots = std::vector<std::tuple<int64_t, double, int64_t, double, double, double, double, double, std::vector<uint64_t>, Tokens,
+                                        Tokens, bool, std::optional<std::pair<Bends, Tokens>>>>;
+
+    // Have the pass that was read draw.
+    void draw(const Lots& lots) {
+        for (const auto& [row, temperature, top_k, top_p, min_p, typical_p, epsilon, eta, keys, tokens, parents, odds, bent] : lots) {
+            if (row < 0 || row + (int64_t)tokens.size() >= plan.num_wanted || parents.size() != tokens.size())
+                throw std::invalid_argument("the rows of a lot are not those that are asked for.");
+            plan.lots.push_back({row, {temperature, top_k, top_p, min_p, typical_p, epsilon, eta}, keys, tokens, parents, odds, {}, {}});
+            if (!bent) continue;
+            plan.lots.back().bend = bend_of(bent->first, decoder->net.vocab);
+            check(plan.lots.back().banned = bent->second, decoder->net.vocab);
+        }
+    }
+
     void pass() {
         prepare();
         team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
     }
 
-    // The row of a lot, its cut-offs, the halves of its key, and what bends the row and must not follow, where anything does.
-    using Lots = std::vector<std::tuple<int64_t, double, int64_t, double, double, double, double, double, uint32_t, uint32_t,
-                                        std::optional<std::pair<Bends, Tokens>>>>;
-    using Drawn = std::optional<std::vector<int64_t>>;
-
     // `numbers`: tokens, positions and wanted rows, as a list: to look into an array takes a microsecond.
-    std::tuple<std::vector<int64_t>, std::vector<float>, std::vector<float>, Drawn> run(
-        const std::vector<int64_t>& numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
-        int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers,
-        const std::vector<std::pair<int64_t, uintptr_t>>& hidden, const Lots& lots) {
+    Finds run(const std::vector<int64_t>& numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts, uintptr_t logits,
+              int64_t num_wanted, const std::optional<std::vector<int64_t>>& layers, const std::vector<std::pair<int64_t, uintptr_t>>& hidden,
+              const Lots& lots) {
         Found found(num_wanted);
         read(numbers.data(), rows, segments, parts, logits, num_wanted, found, 0);
-        for (const auto& [row, temperature, top_k, top_p, min_p, typical_p, epsilon, eta, first, second, bent] : lots) {
-            plan.lots.push_back({row, {temperature, top_k, top_p, min_p, typical_p, epsilon, eta}, first, second, {}, {}});
-            if (!bent) continue;
-            plan.lots.back().bend = bend_of(bent->first, decoder->net.vocab);
-            check(plan.lots.back().banned = bent->second, decoder->net.vocab);
-        }
-        if (!lots.empty()) found.drawn.resize(num_wanted);
-        plan.drawn = found.drawn.data();
+        draw(lots);
         if (layers) plan.layers.assign(layers->begin(), layers->end());
         plan.hidden.assign(plan.layers.size(), nullptr);
         for (const auto& [at, address] : hidden) plan.hidden[at] = (float*)address;
@@ -404,29 +419,35 @@ struct Session {
             nb::gil_scoped_release release;
             pass();
         }
-        return {std::move(found.best), std::move(found.peak), std::move(found.mass), lots.empty() ? Drawn() : std::move(found.drawn)};
+        return found.told(!lots.empty());
     }
 
-    // Where a pass's numbers begin, its rows, segments, parts, logits and num_wanted; and behind the first, from which row
-    // of the pass before each row has its token.
-    using Step = std::tuple<int64_t, int64_t, std::vector<int64_t>, Parts, uintptr_t, int64_t, std::vector<int64_t>>;
+    // Where a pass's numbers begin, its rows, segments, parts, logits and num_wanted; its lots; and behind the first, from
+    // which row of the pass before each row has its token.
+    using Step = std::tuple<int64_t, int64_t, std::vector<int64_t>, Parts, uintptr_t, int64_t, Lots, std::vector<int64_t>>;
 
     // Passes in a row. `numbers`: tokens, positions and wanted rows of each.
     Finds follow(std::vector<int64_t> numbers, const std::vector<Step>& steps) {
         nb::gil_scoped_release release;
         int64_t total = 0, first = 0;
-        for (const Step& step : steps) total += std::get<5>(step);
+        bool lots = false;
+        for (const Step& step : steps) {
+            total += std::get<5>(step);
+            lots = lots || !std::get<6>(step).empty();
+        }
         Found found(total);
-        const int64_t* before = nullptr;
-        for (const auto& [at, rows, segments, parts, logits, num_wanted, sources] : steps) {
+        std::vector<int64_t> next;  // of every wanted row of the pass before
+        for (const auto& [at, rows, segments, parts, logits, num_wanted, drawing, sources] : steps) {
             int64_t* tokens = numbers.data() + at;
-            if (before) for (int64_t r = 0; r < rows; ++r) tokens[r] = before[sources[r]];
+            for (size_t r = 0; r < sources.size(); ++r) tokens[r] = next[sources[r]];
             read(tokens, rows, segments, parts, logits, num_wanted, found, first);
+            draw(drawing);
             pass();
-            before = plan.best;
+            next.assign(plan.best, plan.best + num_wanted);
+            for (const Lot& lot : plan.lots) next[lot.row] = plan.drawn[lot.row].token;
             first += num_wanted;
         }
-        return {std::move(found.best), std::move(found.peak), std::move(found.mass)};
+        return found.told(lots);
     }
 
     // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
@@ -547,7 +568,7 @@ NB_MODULE(_native, m) {
     m.def("draw", [](uintptr_t logits, int64_t vocab, double temperature, int64_t top_k, double top_p, double min_p, double typical_p,
                      double epsilon, double eta, uint32_t first, uint32_t second) {
         const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
-        return usable().front()->draw((const float*)logits, vocab, cuts, first, second);
+        return usable().front()->draw((const float*)logits, vocab, cuts, first, second, false).token;
     }, "The token that a key draws from these chances of one row.");
     m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Bends& bends, const std::vector<Tokens>& paths,
                      const std::vector<Tokens>& bans, uintptr_t out) {

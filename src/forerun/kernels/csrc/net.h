@@ -136,13 +136,21 @@ struct Cuts {
     bool any() const { return top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1 || epsilon > 0 || eta > 0; }
 };
 
-// A token to be drawn from a row of logits, by the halves of a key; the likeliest one at temperature 0.
+// A token to be drawn from a row of logits by a key, the likeliest one at temperature 0; and from the row behind the node
+// of a draft that it is, if it is one, by the next key, and so on.
 struct Lot {
-    int64_t row;  // of those that are asked for
+    int64_t row;  // of those that are asked for; node i of the draft has row + 1 + i
     Cuts cuts;
-    uint32_t first, second;
+    std::vector<uint64_t> keys;
+    std::vector<int64_t> tokens, parents;  // of the draft; -1: the root
+    bool odds;  // whether the chances are asked for as well
     std::optional<Bend> bend;
     std::vector<int64_t> banned;
+};
+
+struct Drawn {
+    int64_t token;                // -1: there is none
+    float chance = 0, norm = 0;  // of the token; the root of the sum of all chances squared
 };
 
 struct Plan {
@@ -155,7 +163,7 @@ struct Plan {
     int64_t* best = nullptr;  // [num_wanted]
     float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that)
     std::vector<Lot> lots;
-    int64_t* drawn = nullptr;  // [num_wanted], of the rows that have a lot; -1 where these leave no token
+    Drawn* drawn = nullptr;  // [num_wanted]
     std::vector<int> layers;
     std::vector<float*> hidden;  // per entry of `layers`: where its output [rows, hidden] goes, or none
 };
@@ -202,7 +210,7 @@ struct Isa {
     int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
     void (*chances)(const float* row, int64_t vocab, const Cuts&, float* out);
-    int64_t (*draw)(const float* row, int64_t vocab, const Cuts&, uint32_t first, uint32_t second);
+    Drawn (*draw)(const float* row, int64_t vocab, const Cuts&, uint32_t first, uint32_t second, bool odds);
     void (*rotate)(float* rows, int64_t count, int64_t inputs);
     void (*total)(const Matrix&, float* out);  // [outputs padded to a tile]: Matrix::total
 };

@@ -456,8 +456,19 @@ private:
         draw_all();
     }
 
-    int64_t drawn(const Lot& lot) {
-        const float* row = plan.logits + lot.row * net.vocab;
+    // The draws of a lot, as far down as they find nodes.
+    void draw_down(const Lot& lot) {
+        int64_t node = -1;
+        for (const uint64_t key : lot.keys) {
+            const Drawn found = plan.drawn[lot.row + 1 + node] = drawn(lot, plan.logits + (lot.row + 1 + node) * net.vocab, key);
+            int64_t next = 0;
+            while (next < (int64_t)lot.tokens.size() && (lot.parents[next] != node || lot.tokens[next] != found.token)) ++next;
+            if (next == (int64_t)lot.tokens.size()) return;
+            node = next;
+        }
+    }
+
+    Drawn drawn(const Lot& lot, const float* row, uint64_t key) {
         if (lot.bend) {
             std::vector<float>&bent = ws.bent[id], &counts = ws.counts[id];
             bent.resize(net.vocab);
@@ -468,10 +479,10 @@ private:
         const bool greedy = lot.cuts.temperature == 0;
         if (lot.bend || greedy) {
             const Peak top = crown(row, 0, net.vocab);
-            if (top.value == -std::numeric_limits<float>::infinity()) return -1;
-            if (greedy) return top.token;
+            if (top.value == -std::numeric_limits<float>::infinity()) return {-1};
+            if (greedy) return {top.token};
         }
-        return draw(row, net.vocab, lot.cuts, lot.first, lot.second);
+        return draw(row, net.vocab, lot.cuts, (uint32_t)key, (uint32_t)(key >> 32), lot.odds);
     }
 
     // What lots draw, a row at a time: one may take many times what another takes.
@@ -479,7 +490,7 @@ private:
         if (plan.lots.empty()) return;
         const int64_t all = (int64_t)plan.lots.size();
         const auto some = [&](int64_t begin, int64_t end) {
-            for (int64_t at = begin; at < end; ++at) plan.drawn[plan.lots[at].row] = drawn(plan.lots[at]);
+            for (int64_t at = begin; at < end; ++at) draw_down(plan.lots[at]);
         };
         if (team.coming() == 1) return some(0, all);
         team.deal().begin(id);
