@@ -28,7 +28,7 @@ class Ahead(Enum):
     """What a pass may be asked of its logits before there are any, so that less is left to do behind it."""
 
     NOTHING = 0
-    DRAWS = 1  # the token behind a text (`lot`)
+    DRAWS = 1  # the tokens that a coupled verifier draws (`lot`)
     SHEETS = 2  # all that a verifier asks of p, which lies on a device
 
 
