@@ -116,7 +116,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling: Sampling | None = None,
+        sampling: Sampling | Sequence[Sampling] | None = None,
         n: int = 1,
         *,
         prediction: Prompt = "",
@@ -124,6 +124,7 @@ class LLM:
     ) -> list[Result]:
         """`n` Results per prompt, all of the first prompt first; everything runs together.
 
+        `sampling` is one for all prompts, or one for each of them.
         The samples of a prompt are independent; at temperature 0 they are the same. Sample 0 is what n=1 gives for
         the seed, the others have seeds made from it, and `Sampling(seed=result.seed)` gives any of them again alone
         (where neighbours may cut a draft short for want of room, the verifier `match` still does; where drafts go by
@@ -132,12 +133,16 @@ class LLM:
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise RequestError(f"n is {n!r}; give a whole number of at least 1.")
-        many = [prompt for prompt in _as_list(prompts) for _ in range(n)]
+        listed = _as_list(prompts)
+        each = list(sampling) if isinstance(sampling, Sequence) else [sampling or Sampling()] * len(listed)
+        if len(each) != len(listed):
+            raise RequestError(f"{len(listed)} prompts have {len(each)} samplings; give one for all, or one for each.")
+        many = [(prompt, _sample(one, i)) for prompt, one in zip(listed, each, strict=True) for i in range(n)]
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}
         try:
-            for i, prompt in enumerate(many):
-                number, collector = self._add(prompt, _sample(sampling or Sampling(), i % n), prediction)
+            for prompt, one in many:
+                number, collector = self._add(prompt, one, prediction)
                 collectors[number] = collector
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))

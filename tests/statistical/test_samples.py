@@ -144,6 +144,19 @@ def test_every_seed_that_is_allowed_has_samples(seed, llm):
     assert len({r.tokens for r in llm().generate([PROMPT], Sampling(max_tokens=24, seed=seed), 3)}) == 3
 
 
+def test_every_prompt_may_have_a_sampling_of_its_own(llm):
+    prompts, sampler = [PROMPT, (0, 5, 0, 5)], llm()
+    samplings = [Sampling(max_tokens=24, seed=11), Sampling(max_tokens=9, seed=12, temperature=0.5)]
+    both = sampler.generate(prompts, samplings, 2)
+    apart = [r for p, s in zip(prompts, samplings, strict=True) for r in sampler.generate([p], s, 2)]
+    assert [(r.seed, r.tokens) for r in both] == [(r.seed, r.tokens) for r in apart]
+    assert [len(r.tokens) for r in both] == [24, 24, 9, 9]
+    for wrong in (samplings[:1], [*samplings, samplings[0]], []):
+        with pytest.raises(RequestError, match=rf"2 prompts have {len(wrong)} samplings; give one for all, or one for"):
+            sampler.generate(prompts, wrong)
+    assert not sampler.engine.busy
+
+
 @pytest.mark.parametrize("n", [0, -1, 1.0, "2", True, None])
 def test_a_number_of_samples_that_is_none_is_refused(n, llm):
     sampler = llm()

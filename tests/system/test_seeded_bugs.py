@@ -61,7 +61,7 @@ def run(bug, folder):
     words = shlex.split(bug.test)
     paths = [str(TESTS / word) if word.partition("::")[0].endswith(".py") else word for word in words]
     # What differs is not asked for: where CI is set, pytest explains it in full, and two long lists take it minutes.
-    options = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis"]
     command = [sys.executable, "-m", "pytest", *options, *paths]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(

@@ -5,7 +5,7 @@ pass lets a row see; so a cache that rolls back, compacts or masks wrongly chang
 Does not: learn, or know a third token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from forerun.caches.contract import Cache
 from forerun.errors import ConfigError
 from forerun.layers.padded import Padded, distances
 from forerun.models.contract import Model, ModelInfo
-from forerun.types import Bools, Floats, Ints, KVLayout, Pass, PassOutput, Segment
+from forerun.types import Floats, KVLayout, Pass, PassOutput, Segment
 
 FLOOR = 0.025  # the least probability at small vocabularies, so that every branch is met
-_BACK = np.array([[1], [0]])  # positions from a row to the one before it, and to its own
 
 
 class ToyModel(Model):
@@ -67,31 +66,39 @@ class ToyModel(Model):
         heads = [part.to(torch.float64).view(-1, 1, 1) for part in (work.tokens, work.positions)]
         if work.grid is None:
             cache.write(0, work, *heads)
-            at = work.positions.numpy()
-            return torch.from_numpy(np.concatenate([self._pairs(at, segment, cache) for segment in work.segments]))
+            at = work.positions.tolist()
+            found = [pair for s in work.segments for pair in self._segment(at, s, cache)]
+            return torch.tensor(found, dtype=torch.int64).view(-1, 2)
         attention = Padded(work.grid, distances(work.grid, work.positions), None, cache.rows)
-        keys, values = (part[:, 0, None, :, 0].numpy() for part in attention.store(0, *heads))
-        at, sees = work.positions[work.grid.shown].view(len(keys), -1, 1).numpy(), attention.sees.numpy()
-        return torch.from_numpy(self._found(sees, keys, values, at)).flatten(0, 1)[work.grid.cells]
+        keys, values = (part[:, 0, :, 0].tolist() for part in attention.store(0, *heads))
+        at = work.positions[work.grid.shown].view(len(keys), -1).tolist()
+        sees = [lambda row, entry, chain=chain: chain[row][entry] for chain in attention.sees.tolist()]
+        return torch.tensor(list(map(self._found, keys, values, at, sees))).flatten(0, 1)[work.grid.cells]
 
-    def _pairs(self, at: Ints, s: Segment, cache: Cache) -> Ints:
-        """The last two tokens of every row's own path, [count, 2]."""
-        keys, values = (part[0, :, 0].numpy() for part in cache.read(0, s))
-        sees = np.tri(s.count, len(keys), len(keys) - s.count, dtype=bool)
-        if s.mask is not None:
-            sees[:, s.past :] = s.mask.numpy()
-        return self._found(sees, keys, values, at[s.start : s.start + s.count, None])
+    def _segment(self, at: list[int], s: Segment, cache: Cache) -> list[list[int]]:
+        """The last two tokens of every row's own path."""
+        keys, values = (part[0, :, 0].tolist() for part in cache.read(0, s))
+        at, before = at[s.start : s.start + s.count], len(keys) - s.count
+        if s.mask is None:
+            return self._found(keys, values, at, lambda row, entry: entry <= before + row)
+        mask = s.mask.tolist()
+        return self._found(keys, values, at, lambda row, entry: entry < s.past or mask[row][entry - s.past])
 
-    def _found(self, sees: Bools, keys: Floats, values: Floats, at: Ints) -> Ints:
-        """What rows at `at` [..., rows, 1] see one position back and at their own: [..., rows, 2].
+    def _found(
+        self, keys: list[float], values: list[float], at: list[int], sees: Callable[[int, int], bool]
+    ) -> list[list[int]]:
+        """What rows at `at` see one position back and at their own: [rows, 2], of entries with their keys and values.
 
-        `sees` is [..., rows, entries]; keys and values are [entries], or [..., 1, entries]. The start of the text where
-        nothing matches, and nonsense where two do.
+        The start of the text where nothing matches, and nonsense where two do.
         """
-        vocab = self.info.vocab_size
-        match = sees[..., None, :] & (values[..., None, :] == at[..., None] - _BACK)
-        count, total = match.sum(-1), np.where(match, keys[..., None, :], 0.0).sum(-1).astype(np.int64)
-        return np.where(count == 0, vocab, (total + count - 1) % vocab)
+        entries: dict[float, list[int]] = {}
+        for entry, value in enumerate(values):
+            entries.setdefault(value, []).append(entry)
+        vocab, pairs = self.info.vocab_size, []
+        for row, position in enumerate(at):
+            both = ([e for e in entries.get(place, ()) if sees(row, e)] for place in (position - 1, position))
+            pairs.append([(int(sum(keys[e] for e in es)) + len(es) - 1) % vocab if es else vocab for es in both])
+        return pairs
 
     def _features(self, pairs: torch.Tensor) -> torch.Tensor:
         """One-hot before-last, then one-hot last: [rows, 2 vocab + 1]."""

@@ -404,7 +404,7 @@ def neighbours_do_not_matter(toy: Toy) -> None:
 
     Where the text of a seed depends on the draft (not `coupled`), the step must have room for everybody's draft.
     """
-    asks = [Ask(p, replace(SEEDED, seed=seed)) for seed, p in enumerate(PROMPTS * 2)]
+    asks = [Ask(p, replace(SEEDED, seed=seed)) for seed, p in enumerate(PROMPTS)]
     alone = _alone(toy, asks)
     ways = {
         "with others": _together(toy, asks),

@@ -28,15 +28,8 @@
 #include "check.h"
 #include "net.h"
 #include "pack.h"
+#include "processor.h"
 #include "team.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-#if defined(FORERUN_AMX)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace nb = nanobind;
 using namespace forerun;
@@ -48,45 +41,6 @@ using Rows = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::c
 using Codes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedPtr = std::shared_ptr<Packed>;
-
-#if defined(FORERUN_AVX2)
-// Each answer of __builtin_cpu_supports also means that the operating system saves the registers.
-bool has_avx2() {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // f16c by hand: clang 14 has no name for it
-    const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-    return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-}
-#endif
-
-#if defined(FORERUN_AVXVNNI)
-bool has_avxvnni() {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // by hand: older compilers have no name for it
-    constexpr unsigned vnni = 1u << 4;
-    return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & vnni) != 0;
-}
-#endif
-
-#if defined(FORERUN_AVX512VNNI)
-bool has_avx512vnni() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
-#if defined(FORERUN_AVX512)
-bool has_avx512() { return has_avx512vnni() && __builtin_cpu_supports("avx512bf16"); }
-#endif
-
-#if defined(FORERUN_AMX)
-// Tile registers are large, so Linux wants to be asked; threads made later inherit the leave.
-bool has_amx() {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned half = 1u << 22, tile = 1u << 24, whole = 1u << 25;
-    if (!has_avx512() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (~edx & (half | tile | whole))) return false;
-    constexpr long ask = 0x1023, tile_data = 18;
-    return syscall(SYS_arch_prctl, ask, tile_data) == 0;
-}
-#endif
 
 // AMD's family 25, of which Zen 4 has vectors that come here: Net::alone was measured there.
 bool reads_alone() {
