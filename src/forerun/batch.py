@@ -33,6 +33,7 @@ ONLINE = (
     "stream_options",
     "logprobs",
     "top_logprobs",
+    "prompt_logprobs",
     "echo",
     "prediction",
     "tools",

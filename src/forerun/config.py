@@ -213,6 +213,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_tokens": (0, 2**31 - 1),
     "max_tokens": (1, 2**31 - 1),
     "logprobs": (0, 20),
+    "prompt_logprobs": (0, 20),
     "seed": (-(2**63), 2**64 - 1),
 }
 _POSITIVE = ("top_p", "typical_p")  # zero would forbid every token

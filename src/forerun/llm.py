@@ -15,7 +15,7 @@ from forerun.errors import RequestError
 from forerun.models.contract import Model
 from forerun.models.tokenizer import Tokenizer
 from forerun.rng import sample_seed
-from forerun.types import Emission, Event, Monitor, Sampling
+from forerun.types import Emission, Event, Logprob, Monitor, Sampling
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
@@ -36,6 +36,7 @@ class Result:
     seed: int = 0  # `Sampling(seed=...)` with this one gives the same text again, alone
     caveat: str | None = None  # how the text differs from the model's own distribution; None where it does not
     seed_caveat: str | None = None  # why the seed need not give the text again; None where it does
+    prompt_logprobs: tuple[Logprob | None, ...] = ()  # of each of the prompt's tokens but the first, if asked for
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -65,10 +66,11 @@ class _Collector:
     emissions: list[Emission] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     first: float = 0.0
+    scores: tuple[Logprob | None, ...] = ()
 
     def add(self, event: Event) -> Result | None:
         if event.emissions and not self.emissions:
-            self.first = event.time - self.began
+            self.first, self.scores = event.time - self.began, event.prompt_logprobs
         self.emissions += event.emissions
         self.pieces.append(event.text)
         if event.finish_reason is None:
@@ -85,6 +87,7 @@ class _Collector:
             self.seed,
             self.caveat,
             self.seed_caveat,
+            self.scores,
         )
 
 

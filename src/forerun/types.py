@@ -624,6 +624,7 @@ class Event(NamedTuple):
     stats: Any = None  # engine.stats.RequestStats, with the last event
     draft: Draft | None = None  # what was judged in the step; None where there was no step
     path: tuple[int, ...] = ()  # its accepted nodes, root first, as far as the request goes
+    prompt_logprobs: tuple[Logprob | None, ...] = ()  # with the first tokens, if asked for; None of the prompt's first
 
 
 SCALE_BYTES = 4  # of what int8 keys or values of one entry and head are multiplied with
@@ -692,6 +693,7 @@ class Sampling:
     ignore_eos: bool = False
     seed: int | None = None  # None: a fresh seed, reported in the result
     logprobs: int | None = None  # report the token's logprob and this many alternatives
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens, which are then read without a prefix cache
 
     def __post_init__(self) -> None:
         from forerun.config import check_sampling  # the limits and their sentences live with the other parsing

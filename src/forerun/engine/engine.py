@@ -120,6 +120,7 @@ class Engine:
             arrived=now,
             since=now,
             guide=guide,
+            scores=[None] if sampling.prompt_logprobs is not None else [],
         )
         return number
 
@@ -154,7 +155,7 @@ class Engine:
         running = self.clock()
         _foresee(seats, plans)
         self.before_pass()
-        outputs = self._run(plans)
+        outputs = self._run(seats, plans)
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
         telling = self.clock()
@@ -188,7 +189,7 @@ class Engine:
     def _open(self, request: Request, now: float) -> None:
         """A slot, with what can be found of the request's tokens."""
         request.charge(now)
-        slot, held = self.cache.open(request.tokens, request.scope)
+        slot, held = self.cache.open(() if request.scoring else request.tokens, request.scope)
         request.slot, request.done, copy, request.saved = slot, held, request.saved, None
         began = self.clock()
         if copy is not None and copy_in(self.cache, slot, copy):
@@ -224,7 +225,7 @@ class Engine:
 
     def _seat(self, picks: Sequence[Pick], now: float) -> list[Seat]:
         """Budgets from planner or decoder, memory from the cache; who finds no memory waits."""
-        chosen = [(self.requests[p.id], p.count) for p in picks]
+        chosen = [(request := self.requests[p.id], request.readable(p.count)) for p in picks]
         ready = [r for r, count in chosen if count == r.pending]
         budgets = self._budgets(ready, self.limits.max_step_tokens - sum(count for _, count in chosen))
         seats: list[Seat] = []
@@ -283,9 +284,17 @@ class Engine:
 
     # run and commit
 
-    def _run(self, plans: Sequence[Plan]) -> list[Output]:
+    def _run(self, seats: Sequence[Seat], plans: Sequence[Plan]) -> list[Output]:
         self.stats.rows += _rows(plans)
-        return self.runner.run([p.work for p in plans])
+        work = [p.work for p in plans]
+        reading = [(i, self.requests[seat.context.id]) for i, seat in enumerate(seats) if not seat.last]
+        scored = {i: request for i, request in reading if request.scoring}
+        for i in scored:  # decoders neither ask for these rows nor see them
+            work[i] = work[i]._replace(logits=tuple(range(len(work[i].tokens))))
+        outputs = self.runner.run(work)
+        for i, request in scored.items():
+            outputs[i] = request.score(outputs[i])
+        return outputs
 
     def _fail(self, problem: Exception) -> None:
         """The round itself failed, and nobody's cache can be trusted to hold it; without a slot nobody could go on."""
@@ -342,7 +351,8 @@ class Engine:
         self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
         request.done += len(keep)
         path = tuple(row - len(seat.pending) for row in keep[len(seat.pending) :])
-        event = Event(request.id, used, text, time=now, draft=plan.draft, path=path)
+        scores = tuple(request.scores) if used and request.written == len(used) else ()
+        event = Event(request.id, used, text, time=now, draft=plan.draft, path=path, prompt_logprobs=scores)
         if request.finish_reason is not None:
             self._said.append(self._end(request, request.finish_reason, event))
         elif used:

@@ -8,7 +8,10 @@ from forerun.engine.stats import RequestStats
 from forerun.engine.swap import Copy
 from forerun.engine.text import Detokenizer, StopFinder
 from forerun.rng import Rng
-from forerun.types import Context, Emission, Guide, Sampling
+from forerun.sampling import logprob
+from forerun.types import Context, Emission, Guide, Logprob, Output, Sampling
+
+SCORED = 128  # rows of a prompt at a time whose logits are all kept
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +42,7 @@ class Request:
     state: Any = None  # the decoder's
     finish_reason: str | None = None
     error: str | None = None
+    scores: list[Logprob | None] = field(default_factory=list)  # of the prompt's tokens, as far as they were asked for
     stats: RequestStats = field(default_factory=RequestStats)
 
     @property
@@ -55,6 +59,26 @@ class Request:
     def written(self) -> int:
         """Tokens committed after the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def scoring(self) -> bool:
+        """Whether log-probabilities of the prompt are still to be found."""
+        return self.sampling.prompt_logprobs is not None and len(self.scores) < self.prompt_length
+
+    def readable(self, count: int) -> int:
+        """As many of `count` pending tokens as a step may read: whose rows are all kept are few, and not the last."""
+        return min(count, SCORED, max(1, self.pending - 1)) if self.scoring else count
+
+    def score(self, output: Output) -> Output:
+        """Take what a pass over the next pending tokens says of the tokens behind them; the same without its rows.
+
+        Tokens that are read again were scored before.
+        """
+        for row, logits in enumerate(output.logits):
+            if self.done + row + 1 == len(self.scores):
+                token = self.prompt[len(self.scores)]
+                self.scores.append(logprob(logits, token, self.sampling.prompt_logprobs or 0))
+        return output._replace(logits=output.logits[:0], best=(), mass=None)
 
     def charge(self, now: float) -> None:
         """Count the time since the last call: it waited, or held entries of the cache."""

@@ -27,10 +27,10 @@ from forerun.server.connection import Pour, pour_of
 from forerun.server.loop import News
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
-from forerun.server.shapes import Json, Report, StepReport, drafting, usage
+from forerun.server.shapes import CompletionReport, Json, Report, StepReport, drafting, scored, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
 from forerun.server.tools import Call, Reader
-from forerun.types import Emission, Event
+from forerun.types import Emission, Event, Logprob
 
 _LOG = logging.getLogger("forerun.server")
 _MARK = "\0"  # where the text stands in a part
@@ -47,12 +47,13 @@ class Told:
     calls: list[Call] = field(default_factory=list)
     told: int = 0  # of the calls
     emissions: list[Emission] = field(default_factory=list)
+    scores: Sequence[Logprob | None] = ()  # of the prompt
     first: float | None = None  # when its first token came
     last: Event | None = None
 
     def hear(self, event: Event) -> None:
         if event.emissions and self.first is None:
-            self.first = event.time
+            self.first, self.scores = event.time, event.prompt_logprobs
         self.emissions += event.emissions
         if event.finish_reason is not None:
             self.last = event
@@ -201,12 +202,25 @@ class Reply(Response):
 
     def _whole(self) -> Json:
         texts = [echo + "".join(told.text) for echo, told in zip(self.order.echoes, self.told, strict=True)]
+        asks, shape, told = self.order.asks, self.order.shape, self.told
+        best = self._best()
         choices = [
-            self._choice(i, self.order.shape.said(texts[i], told.calls), told.emissions, told.last) | {"index": place}
-            for place, i in enumerate(self._best())
-            for told in (self.told[i],)
+            self._choice(i, shape.said(texts[i], told[i].calls), [*self._echoed(i), *told[i].emissions], told[i].last)
+            | {"index": place}
+            for place, i in enumerate(best)
         ]
-        return {**self.head, "object": self.order.shape.whole, "choices": choices, "usage": self._usage()}
+        whole = {**self.head, "object": shape.whole, "choices": choices, "usage": self._usage()}
+        if not self.order.scored:
+            return whole
+        return shape.scored(whole, [scored(asks[i].prompt, told[i].scores, self.service.words) for i in best])
+
+    def _echoed(self, index: int) -> list[Emission]:
+        """The prompt's tokens, where they are told with those of the text."""
+        report, prompt = self.told[index].report, self.order.asks[index].prompt
+        if not self.order.echoes[index] or not isinstance(report, CompletionReport):
+            return []
+        report.begin(prompt, self.order.echoes[index])
+        return [Emission(t, "prompt", found) for t, found in zip(prompt, self.told[index].scores, strict=True)]
 
     def _best(self) -> Sequence[int]:
         """The asks that are told: of every prompt all, or its likeliest, the best first."""

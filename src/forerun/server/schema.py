@@ -212,6 +212,7 @@ class _Generation(Body):
 
     model: str | None = None
     n: int = Field(1, ge=1)
+    prompt_logprobs: int | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
@@ -231,6 +232,11 @@ class _Generation(Body):
         """Texts of each prompt that are written; `n` of them are told."""
         return self.n
 
+    @property
+    def scored(self) -> int | None:
+        """Sampling.prompt_logprobs."""
+        return self.prompt_logprobs
+
     def report(self) -> int | None:
         """Sampling.logprobs."""
         raise NotImplementedError
@@ -238,9 +244,11 @@ class _Generation(Body):
     def sampling(self) -> Sampling:
         """As the engine wants it; Refusal for what it refuses, with the field's name."""
         held = constraint(self)
+        if self.stream and self.scored is not None:
+            raise invalid("logprobs of a prompt are told with the whole text; leave stream or them out.", "stream")
         values = {f.name: getattr(self, f.name) for f in fields(Sampling) if f.name in type(self).model_fields}
         values["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        values["logprobs"] = self.report()
+        values["logprobs"], values["prompt_logprobs"] = self.report(), self.scored
         values["constraint"] = Constraint(*held) if held is not None else None
         try:
             return Sampling(**{name: value for name, value in values.items() if value is not None})
@@ -271,6 +279,10 @@ class CompletionFields(_Generation):
     def drawn(self) -> int:
         return self.n if self.best_of is None else self.best_of
 
+    @property
+    def scored(self) -> int | None:
+        return self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
+
     def report(self) -> int | None:
         if self.drawn < self.n:
             raise invalid(f"best_of is {self.best_of} and n is {self.n}; ask for no more than there are.", "best_of")
@@ -278,8 +290,6 @@ class CompletionFields(_Generation):
             raise invalid(
                 "which texts are the best is known when all have ended; leave stream or best_of out.", "best_of"
             )
-        if self.echo and self.logprobs is not None:
-            raise invalid("logprobs of an echoed prompt are not kept; leave echo or logprobs out.", "echo")
         return 0 if self.drawn > self.n and self.logprobs is None else self.logprobs
 
 

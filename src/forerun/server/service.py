@@ -49,6 +49,7 @@ class Order:
     usage: bool  # at the end of a stream
     steps: bool  # in each part of one
     counted: bool  # usage so far in each part, where it is wanted at the end
+    scored: bool  # whether logprobs of the prompt are told by themselves
     calling: Calling | None = None  # where tools may be called
 
 
@@ -237,6 +238,7 @@ def _order(shape: Shape, body: CompletionFields | ChatFields, asks: Sequence[Ask
         asked.include_usage,
         asked.include_steps,
         asked.continuous_usage_stats,
+        body.prompt_logprobs is not None,
     )
 
 

@@ -62,16 +62,20 @@ class CompletionReport(Report):
         self._place, self._reader = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, emissions: Sequence[Emission]) -> Json:
-        logprobs = [_logprob(e) for e in emissions]
+        logprobs = [e.logprob for e in emissions]  # none of a prompt's first token
         return {
             "tokens": [self.spelled(e.token) for e in emissions],
-            "token_logprobs": [found.value for found in logprobs],
-            "top_logprobs": [{self.spelled(t): v for t, v in found.top} for found in logprobs],
+            "token_logprobs": [found and _finite(found.value) for found in logprobs],
+            "top_logprobs": [found and {self.spelled(t): _finite(v) for t, v in found.top} for found in logprobs],
             "text_offset": [self._offset(e.token) for e in emissions],
         }
 
+    def begin(self, prompt: Sequence[int], text: str) -> None:
+        """An echoed prompt comes first: its tokens, some of which its text may lack, end where it does."""
+        self._place = len(text) - len(b"".join(map(self.words, prompt)).decode("utf-8", "replace"))
+
     def _offset(self, token: int) -> int:
-        place = self._place
+        place = max(0, self._place)
         self._place += len(self._reader.decode(self.words(token)))
         return place
 
@@ -83,7 +87,8 @@ class ChatReport(Report):
         return {"content": [self._token(e) for e in emissions], "refusal": None}
 
     def _token(self, emission: Emission) -> Json:
-        found = _logprob(emission)
+        found = emission.logprob
+        assert found is not None  # noqa: S101 - they were asked for
         top = [self._one(token, value) for token, value in found.top]
         return {**self._one(emission.token, found.value), "top_logprobs": top}
 
@@ -91,9 +96,22 @@ class ChatReport(Report):
         return {"token": self.spelled(token), "logprob": value, "bytes": list(self.words(token))}
 
 
-def _logprob(emission: Emission) -> Logprob:
-    assert emission.logprob is not None  # noqa: S101 - they were asked for
-    return emission.logprob
+def _finite(value: float) -> float:
+    """JSON has no word for the logprob of what cannot be; this is the one that others send."""
+    return max(value, -9999.0)
+
+
+def scored(prompt: Sequence[int], found: Sequence[Logprob | None], words: Words) -> list[Json | None]:
+    """Logprobs of a prompt by themselves, as vLLM tells them: of each token and of the likeliest, by id."""
+
+    def one(token: int, value: float, rank: int) -> Json:
+        return {"logprob": _finite(value), "rank": rank, "decoded_token": words(token).decode("utf-8", "replace")}
+
+    def every(token: int, own: Logprob) -> Json:
+        ranked = enumerate(own.top, 1)
+        return {str(t): one(t, v, rank) for rank, (t, v) in ranked} | {str(token): one(token, own.value, own.rank)}
+
+    return [None if own is None else every(token, own) for token, own in zip(prompt, found, strict=True)]
 
 
 class Shape(ABC):
@@ -117,6 +135,10 @@ class Shape(ABC):
     def said(self, text: str, calls: Sequence[Call] = ()) -> Json:
         """All text of a choice, and all calls."""
 
+    @abstractmethod
+    def scored(self, answer: Json, scores: Sequence[list[Json | None]]) -> Json:
+        """A whole answer with the scores of each choice's prompt."""
+
 
 class CompletionShape(Shape):
     operation = "text_completion"
@@ -130,6 +152,10 @@ class CompletionShape(Shape):
 
     def said(self, text: str, calls: Sequence[Call] = ()) -> Json:
         return {"text": text}
+
+    def scored(self, answer: Json, scores: Sequence[list[Json | None]]) -> Json:
+        pairs = zip(answer["choices"], scores, strict=True)
+        return answer | {"choices": [choice | {"prompt_logprobs": found} for choice, found in pairs]}
 
 
 class ChatShape(Shape):
@@ -148,6 +174,9 @@ class ChatShape(Shape):
         if calls:
             message |= {"content": text if text.strip() else None, "tool_calls": [call.said() for call in calls]}
         return {"message": message}
+
+    def scored(self, answer: Json, scores: Sequence[list[Json | None]]) -> Json:
+        return answer | {"prompt_logprobs": scores[0]}  # all choices have the one prompt
 
 
 def drafting(stats: RequestStats) -> Json:

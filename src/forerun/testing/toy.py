@@ -35,6 +35,7 @@ from forerun.types import (
     Event,
     Facts,
     Floats,
+    Logprob,
     Outcome,
     Runner,
     Sampling,
@@ -70,6 +71,7 @@ class Text:
     text: str
     finish_reason: str
     error: str | None = None
+    scores: tuple[Logprob | None, ...] = ()  # of the prompt's tokens
 
     @property
     def tokens(self) -> Tokens:
@@ -136,7 +138,8 @@ class Rig:
         events = self.said[number]
         emissions = tuple(e for event in events for e in event.emissions)
         last = events[-1]
-        return Text(emissions, "".join(event.text for event in events), last.finish_reason or "", last.error)
+        text, scores = "".join(event.text for event in events), sum((event.prompt_logprobs for event in events), ())
+        return Text(emissions, text, last.finish_reason or "", last.error, scores)
 
     def write(self, asks: Sequence[Ask]) -> list[Text]:
         """All requests together, to their end."""

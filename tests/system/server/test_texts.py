@@ -133,6 +133,47 @@ def test_completion_logprobs_are_the_librarys(client, library):
         assert found.text[place:].startswith(token)
 
 
+def test_an_echoed_prompt_has_logprobs(client, library):
+    """As evaluations ask for them: of every token of the prompt but the first, then those of the text."""
+    sampling = Sampling(seed=1, max_tokens=3, logprobs=2, prompt_logprobs=2)
+    long = library.encode(PROMPT + ", there was a little girl named Lily. She liked to play.")
+    for prompt in (PROMPT, long):
+        expected = library.generate([prompt], sampling)[0]
+        asked = {"model": "reference", "prompt": prompt, "seed": 1, "max_tokens": 3, "logprobs": 2}
+        found = client.completions.create(**asked, echo=True).choices[0]
+        said, wanted = found.logprobs, [*expected.prompt_logprobs, *expected.logprobs]
+        assert said.token_logprobs[0] is said.top_logprobs[0] is None
+        assert said.token_logprobs[1:] == pytest.approx([p.value for p in wanted[1:]], abs=1e-9)
+        assert [max(top.values()) for top in said.top_logprobs[1:]] == pytest.approx([p.top[0][1] for p in wanted[1:]])
+        assert found.text == library.tokenizer.decode(expected.prompt_tokens) + expected.text
+        for token, place in zip(said.tokens, said.text_offset, strict=True):
+            assert found.text[place : place + len(token)] == token
+        bare = client.completions.create(**asked).choices[0]
+        assert said.token_logprobs[-3:] == bare.logprobs.token_logprobs
+        assert found.text.endswith(bare.text)
+
+
+def test_logprobs_of_a_prompt_by_themselves(client, library):
+    """In vLLM's form: in every choice of a completion, and once in a chat's answer."""
+    wanted = library.generate([PROMPT], Sampling(max_tokens=1, prompt_logprobs=2))[0]
+    more = {"max_tokens": 4, "n": 2, "extra_body": {"prompt_logprobs": 2}}
+    text = client.completions.create(model="reference", prompt=PROMPT, **more)
+    for choice in text.choices:
+        first, *rest = choice.prompt_logprobs
+        assert first is None
+        assert choice.logprobs is None
+        for token, own, found in zip(wanted.prompt_tokens[1:], wanted.prompt_logprobs[1:], rest, strict=True):
+            assert found[str(token)]["logprob"] == pytest.approx(own.value)
+            assert found[str(token)]["rank"] == own.rank
+            assert found[str(token)]["decoded_token"] == library.tokenizer.decode([token])
+            assert {int(t): one["logprob"] for t, one in found.items() if one["rank"] <= 2} == pytest.approx(
+                dict(own.top)
+            )
+            assert len(found) == 2 + (own.rank > 2)
+    chat = client.chat.completions.create(model="reference", messages=CHAT, **more)
+    assert len(chat.prompt_logprobs) == chat.usage.prompt_tokens
+
+
 def test_chat_logprobs_are_the_librarys(client, library):
     expected = library.chat(CHAT, Sampling(seed=1, max_tokens=12, logprobs=3))
     settings = {"model": "reference", "messages": CHAT, "seed": 1, "max_tokens": 12, "logprobs": True}
@@ -237,7 +278,9 @@ REFUSED = [
     ({"best_of": 2, "n": 3}, "best_of", "no more than there are"),
     ({"best_of": 2, "stream": True}, "best_of", "leave stream or best_of out"),
     ({"suffix": "end"}, "suffix", "cannot be filled in"),
-    ({"echo": True, "logprobs": 1}, "echo", "leave echo or logprobs out"),
+    ({"echo": True, "logprobs": 1, "stream": True}, "stream", "leave stream or them out"),
+    ({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "stream", "leave stream or them out"),
+    ({"extra_body": {"prompt_logprobs": 21}}, "prompt_logprobs", "from 0 to 20"),
     ({"prompt": []}, None, "prompt is empty"),
     ({"prompt": [1, 2, 99999]}, None, "does not exist"),
     ({"prompt": "word " * 2000}, None, "shorten it"),

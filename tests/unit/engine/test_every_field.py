@@ -42,6 +42,7 @@ CHANGED = {  # field -> a value that must show, and what it shows against where 
     "ignore_eos": (False, BASE),
     "seed": (1, BASE),
     "logprobs": (3, BASE),
+    "prompt_logprobs": (3, BASE),
 }
 GREEDY_TOO = {"repetition_penalty", "no_repeat_ngram", "logit_bias", "bad_words", "allowed_tokens"}
 GREEDY_TOO |= {"frequency_penalty", "constraint"}

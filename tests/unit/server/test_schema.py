@@ -40,6 +40,7 @@ GIVEN = {  # field -> as JSON, and as Sampling has it
     "stop_token_ids": ([1, 2], (1, 2)),
     "ignore_eos": (True, True),
     "seed": (5, 5),
+    "prompt_logprobs": (3, 3),
 }
 
 
@@ -61,6 +62,10 @@ def test_no_field_of_sampling_is_left_out(kind, base):
 def test_each_endpoint_asks_for_logprobs_in_its_own_way():
     chat = {"messages": [{"role": "user", "content": "a"}]}
     assert body(COMPLETION, {"prompt": "a", "logprobs": 3}).sampling().logprobs == 3
+    assert body(COMPLETION, {"prompt": "a", "logprobs": 3}).sampling().prompt_logprobs is None
+    assert body(COMPLETION, {"prompt": "a", "logprobs": 3, "echo": True}).sampling().prompt_logprobs == 3
+    both = {"logprobs": 3, "echo": True, "prompt_logprobs": 5}
+    assert body(COMPLETION, {"prompt": "a", **both}).sampling().prompt_logprobs == 5
     assert body(CHAT, {**chat, "logprobs": True}).sampling().logprobs == 0
     assert body(CHAT, {**chat, "logprobs": True, "top_logprobs": 4}).sampling().logprobs == 4
     assert body(CHAT, {**chat, "logprobs": False}).sampling().logprobs is None
