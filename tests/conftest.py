@@ -12,7 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).parents[1]
 OURS = str(ROOT / "src" / "forerun")
@@ -102,6 +102,7 @@ def _cache_folder(tmp_path_factory):
 TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # of the machine, not of the code
 settings.register_profile("forerun", **TIMELESS, derandomize=True, print_blob=True)
 settings.load_profile("forerun")  # the same examples every time: a red run can be run again
+settings.register_profile("any failure", phases=(Phase.explicit, Phase.generate))  # for who wants no small one
 # Before a release: `--hypothesis-profile thorough`. Tests count their examples in multiples of the profile's.
 settings.register_profile("thorough", **TIMELESS, print_blob=True, max_examples=5000, stateful_step_count=100)
 

@@ -4,10 +4,8 @@ A bug is put into the source as it is imported, in a process of its own, and not
 passes here, where the same tests run without it.
 """
 
-import os
+import multiprocessing
 import shlex
-import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,8 +14,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-IMPORTER = """
-import sys
+LIBRARIES = ["torch", "numpy", "transformers", "pytest", "hypothesis", "scipy.stats"]  # what takes seconds to import
+SEEDED = """
+import os, sys
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 
@@ -34,6 +33,13 @@ class Finder:
             return spec_from_file_location(name, {file!r}, loader=Seeded(name, {file!r}))
 
 sys.meta_path.insert(0, Finder)
+for name in [name for name in os.environ if name.startswith("PYTEST")]:
+    del os.environ[name]
+for stream in 1, 2:
+    os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+os.chdir({folder!r})
+import pytest
+sys.exit(pytest.main({words!r}))
 """
 
 
@@ -54,19 +60,27 @@ class Bug:
 BUGS = [Bug(**bug) for bug in tomllib.loads((Path(__file__).parent / "seeded_bugs.toml").read_text())["bug"]]
 
 
-def run(bug, folder):
-    """The tests that stand for a bug, with the bug."""
-    text = IMPORTER.format(old=bug.old, new=bug.new, module=bug.module, file=bug.file)
-    (folder / "sitecustomize.py").write_text(text)
-    words = shlex.split(bug.test)
-    paths = [str(TESTS / word) if word.partition("::")[0].endswith(".py") else word for word in words]
+@pytest.fixture(scope="module")
+def processes():
+    """Each begins with the libraries, which are imported once for all, and without a module of forerun."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LIBRARIES)
+    return context
+
+
+def run(bug, folder, processes):
+    """The exit code and the output of the tests that stand for a bug, with the bug."""
+    paths = [str(TESTS / word) if word.partition("::")[0].endswith(".py") else word for word in shlex.split(bug.test)]
     # What differs is not asked for: where CI is set, pytest explains it in full, and two long lists take it minutes.
     options = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis"]
-    command = [sys.executable, "-m", "pytest", *options, *paths]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    return subprocess.run(
-        command, env=environment | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False, cwd=folder
-    )
+    options.append("--hypothesis-profile=any failure")
+    log = folder / "log"
+    seeded = {"old": bug.old, "new": bug.new, "module": bug.module, "file": bug.file}
+    text = SEEDED.format(**seeded, log=str(log), folder=str(folder), words=[*options, *paths])
+    process = processes.Process(target=exec, args=(text, {}))
+    process.start()
+    process.join()
+    return process.exitcode, log.read_text()
 
 
 def test_there_are_40_and_every_source_has_them():
@@ -75,7 +89,7 @@ def test_there_are_40_and_every_source_has_them():
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.row} {bug.what}" for bug in BUGS])
-def test_a_bug_is_seen(bug, tmp_path):
-    result = run(bug, tmp_path)
-    assert result.returncode == 1, result.stdout[-2000:] + result.stderr[-2000:]  # tests ran, and one failed
-    assert " failed" in result.stdout
+def test_a_bug_is_seen(bug, tmp_path, processes):
+    code, said = run(bug, tmp_path, processes)
+    assert code == 1, said[-4000:]  # tests ran, and one failed
+    assert " failed" in said

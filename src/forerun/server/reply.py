@@ -27,7 +27,7 @@ from forerun.server.connection import Pour, pour_of
 from forerun.server.loop import News
 from forerun.server.refusal import Refusal, broken, invalid, unavailable
 from forerun.server.service import Order, Service
-from forerun.server.shapes import CompletionReport, Json, Report, StepReport, drafting, scored, usage
+from forerun.server.shapes import Json, Report, StepReport, drafting, scored, usage
 from forerun.server.sse import DONE, encode, stream, unless_gone
 from forerun.server.tools import Call, Reader
 from forerun.types import Emission, Event, Logprob
@@ -217,7 +217,7 @@ class Reply(Response):
     def _echoed(self, index: int) -> list[Emission]:
         """The prompt's tokens, where they are told with those of the text."""
         report, prompt = self.told[index].report, self.order.asks[index].prompt
-        if not self.order.echoes[index] or not isinstance(report, CompletionReport):
+        if not self.order.echoes[index] or report is None:
             return []
         report.begin(prompt, self.order.echoes[index])
         return [Emission(t, "prompt", found) for t, found in zip(prompt, self.told[index].scores, strict=True)]

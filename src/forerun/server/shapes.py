@@ -43,11 +43,15 @@ class Report(ABC):
     """Logprobs of one choice, piece by piece."""
 
     def __init__(self, words: Words) -> None:
-        self.words = words
+        self.words, self.place = words, 0  # where in the text the next token begins
 
     def spelled(self, token: int) -> str:
         """A token's text by itself; part of a character becomes U+FFFD."""
         return self.words(token).decode("utf-8", "replace")
+
+    def begin(self, prompt: Sequence[int], text: str) -> None:
+        """An echoed prompt comes first: its tokens end where this text does, which may lack some of the first."""
+        self.place = len(text) - len(b"".join(map(self.words, prompt)).decode("utf-8", "replace"))
 
     @abstractmethod
     def of(self, emissions: Sequence[Emission]) -> Json:
@@ -59,7 +63,7 @@ class CompletionReport(Report):
 
     def __init__(self, words: Words) -> None:
         super().__init__(words)
-        self._place, self._reader = 0, codecs.getincrementaldecoder("utf-8")("replace")
+        self._reader = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, emissions: Sequence[Emission]) -> Json:
         logprobs = [e.logprob for e in emissions]  # none of a prompt's first token
@@ -70,13 +74,9 @@ class CompletionReport(Report):
             "text_offset": [self._offset(e.token) for e in emissions],
         }
 
-    def begin(self, prompt: Sequence[int], text: str) -> None:
-        """An echoed prompt comes first: its tokens, some of which its text may lack, end where it does."""
-        self._place = len(text) - len(b"".join(map(self.words, prompt)).decode("utf-8", "replace"))
-
     def _offset(self, token: int) -> int:
-        place = max(0, self._place)
-        self._place += len(self._reader.decode(self.words(token)))
+        place = max(0, self.place)
+        self.place += len(self._reader.decode(self.words(token)))
         return place
 
 
