@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[1]
 OURS = str(ROOT / "src" / "forerun")
 KNOWN = (str(ROOT), sys.prefix, sys.base_prefix, sys.exec_prefix, "<")  # where code may come from
 RAY = "/site-packages/ray/"  # its messages are pickles, and it asks the system for its own address
+IMPORTERS = (
+    "<frozen importlib",
+    str(Path(pytest.__file__).parents[1] / "_pytest" / "assertion"),
+)  # these read bytecode
 INDUCTOR = "/torchinductor_"  # what PyTorch writes for a GPU when it compiles, and runs
 FOULS: list[str] = []  # what the watch saw since somebody looked
 
@@ -42,8 +46,8 @@ def _unpickled(module, name):
 
 
 def _marshalled(*_):
-    files = _callers()  # importlib reads compiled modules so
-    if any(file.startswith(OURS) for file in files) and not files[0].startswith("<frozen importlib"):
+    files = _callers()
+    if any(file.startswith(OURS) for file in files) and not files[0].startswith(IMPORTERS):
         FOULS.append("code was unmarshalled")
 
 
