@@ -18,10 +18,8 @@ ROOT = Path(__file__).parents[1]
 OURS = str(ROOT / "src" / "forerun")
 KNOWN = (str(ROOT), sys.prefix, sys.base_prefix, sys.exec_prefix, "<")  # where code may come from
 RAY = "/site-packages/ray/"  # its messages are pickles, and it asks the system for its own address
-IMPORTERS = (
-    "<frozen importlib",
-    str(Path(pytest.__file__).parents[1] / "_pytest" / "assertion"),
-)  # these read bytecode
+REWRITER = str(Path(pytest.__file__).parents[1] / "_pytest" / "assertion")
+IMPORTERS = ("<frozen importlib", REWRITER)  # these read bytecode
 INDUCTOR = "/torchinductor_"  # what PyTorch writes for a GPU when it compiles, and runs
 FOULS: list[str] = []  # what the watch saw since somebody looked
 
