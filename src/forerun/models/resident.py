@@ -26,16 +26,16 @@ from forerun.models.transformer import Layer, Transformer, parts
 from forerun.types import Flat, PassOutput
 
 ROWS = 16
-THREADS = 640  # sixteen warps that calculate, one that brings weights, and three that give their registers away
+THREADS = 640  # sixteen warps that multiply, one that settles, one that brings weights, and two that give registers away
 SPLIT = 256  # entries that a block attends to at a time
 ALIGNED = 16  # entries that have to lie side by side in the cache
 STAGE = 8 * (2 * 1024 + 64)  # bytes of shared memory that are filled at a time
 STAGES = 12
 TAILS = 512  # entries of all trees' chains
+TIGHT = 2048  # inputs; where a warp holds more of 16 rows, threads that settle give up registers
 FEW = 8  # rows; a pass of more is compiled for `ROWS`
 REGISTERS = 4096  # inputs whose part of all rows a warp can hold
 HELD = 8  # tiles of a block whose sums it can hold, where it cannot hold its inputs
-MEETINGS = 5  # of all blocks, per layer
 DEPTH = 2  # stages that are asked for at a time: as many as keep the memory busy; more delay everything else
 LARGE = 256 << 20  # bytes of a layer; from here on one stage more pays, for blocks seldom wait
 PATIENT = 1  # the same while blocks wait for each other
@@ -43,10 +43,10 @@ DIMS = (32, 64, 96, 128)
 ANSWERS = 1024  # passes whose findings are kept at a time
 
 _POINTERS = (
-    *("layers", "embed", "head", "final_norm", "frequencies", "x", "q", "seen", "inner", "sums", "partial", "weights"),
+    *("layers", "embed", "head", "final_norm", "frequencies", "board", "stale", "partial", "weights"),
     *("counts", "meeting", "logits", "bests", "facts", "told", "hidden", "table", "given", "entries"),
 )
-_NUMBERS = ("rows", "items", "steps", "with_head", "given_count")
+_NUMBERS = ("rows", "items", "steps", "with_head", "given_count", "stale_rows", "stale_steps")
 _PER_ROW = ("token", "position", "to", "wanted", "chain_rows")
 CHAIN = np.dtype(
     [(name, np.int32) for name in ("count", "rows", "settled", "length", "first", "table", "tail", "start")]
@@ -103,7 +103,6 @@ class Resident:
         self._numbers_of = {name: self._params[name] for name in names if name not in many}  # one number each
         self._lists = {name: self._params[name][0] for name in many}
         wide, half, whole = torch.float32, torch.bfloat16, torch.int32
-        queries = config.num_heads * config.head_dim
 
         def room(*shape: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -113,10 +112,15 @@ class Resident:
         assert isinstance(norm, RmsNorm)  # noqa: S101 - `unfit` has asked
         self._told = torch.zeros(ANSWERS, 3, ROWS, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._read = self._told.numpy()
-        self._facts = room(ANSWERS, 3, ROWS, dtype=torch.float64)
+        facts = room(ANSWERS, 3, ROWS, dtype=torch.float64)
+        self._facts = facts.unbind()  # views and addresses are made once: each takes microseconds, in which the GPU rests
+        self._answers = [(f.data_ptr(), t.data_ptr()) for f, t in zip(self._facts, self._told.unbind(), strict=True)]
         self._logits = room(ROWS, config.vocab_size, dtype=wide)
         self._hidden = room(0, ROWS, config.hidden_size, dtype=half)
         self._table = torch.zeros(0, dtype=whole)
+        self._boards = torch.full((2, config.num_layers, ROWS, board(model)), -1, dtype=torch.int16, device=device)
+        self._sides = [one.data_ptr() for one in self._boards]
+        self._last = (0, 0)  # rows and steps of the pass before
         self._count = self._items = self._met = 0
         heads = [
             (strip.data_ptr(), values.data_ptr())
@@ -131,11 +135,6 @@ class Resident:
             "head": _weight(ends.head),
             "final_norm": norm.gain,
             "frequencies": torch.tensor(rope.frequencies if rope is not None else (0.0,), dtype=wide, device=device),
-            "x": room(ROWS, config.hidden_size, dtype=half),
-            "q": room(ROWS, queries, dtype=half),
-            "seen": room(ROWS, queries, dtype=half),
-            "inner": room(ROWS, config.ffn_size, dtype=half),
-            "sums": room(ROWS, config.hidden_size, dtype=wide),
             "meeting": room(1, dtype=whole),
             "bests": room(3, blocks, ROWS, dtype=wide),
             "logits": self._logits,
@@ -162,27 +161,30 @@ class Resident:
     def run(self, flat: Flat, given: torch.Tensor | None = None) -> Whole | None:
         """Run a pass, with the first tokens replaced by those of a tensor where one is given. None: it does not fit."""
         rows, wanted = len(flat.tokens), flat.wanted
-        if rows > ROWS or len(set(wanted)) < len(wanted):
+        layers = list(flat.plan.layers) if flat.plan is not None else self._all
+        if rows > ROWS or not layers or len(set(wanted)) < len(wanted):
             return None
-        with torch.inference_mode():
-            if not self._fill(flat):
-                return None
-            layers = list(flat.plan.layers) if flat.plan is not None else self._all
-            head = bool(wanted) and (flat.plan is None or flat.plan.logits)
-            put, lists = self._numbers_of, self._lists
-            put["rows"][0], put["steps"][0], put["with_head"][0] = rows, len(layers), head
-            put["given"][0], put["given_count"][0] = (given.data_ptr(), len(given)) if given is not None else (0, 0)
-            lists["plan"][: len(layers)] = layers
-            asked = self._asked(flat.hidden, layers)
-            answer = self._count % ANSWERS
-            put["facts"][0], put["told"][0] = self._facts[answer].data_ptr(), self._told[answer].data_ptr()
-            put["target"][0] = (self._met + self.blocks) % 2**32
-            self.compile(FEW if rows <= FEW else ROWS)(self._params)
-            self._met = (self._met + self.blocks * (MEETINGS * len(layers) - 1 + 2 * head)) % 2**32
-            self._count += 1
-            count = len(wanted) if head else 0
-            output = PassOutput(self._logits[:count], {layer: self._hidden[at, :rows] for layer, at in asked.items()})
-            return Whole(output, self._facts[answer, :, :count], self._read[answer, :, :count])
+        if not self._fill(flat):
+            return None
+        head = bool(wanted) and (flat.plan is None or flat.plan.logits)
+        put, lists = self._numbers_of, self._lists
+        put["rows"][0], put["steps"][0], put["with_head"][0] = rows, len(layers), head
+        put["given"][0], put["given_count"][0] = (given.data_ptr(), len(given)) if given is not None else (0, 0)
+        lists["plan"][: len(layers)] = layers
+        asked = self._asked(flat.hidden, layers)
+        answer = self._count % ANSWERS
+        put["facts"][0], put["told"][0] = self._answers[answer]
+        self._met = (self._met + self.blocks * head) % 2**32
+        put["target"][0] = self._met
+        side = self._count % 2
+        put["board"][0], put["stale"][0] = self._sides[side], self._sides[1 - side]
+        put["stale_rows"][0], put["stale_steps"][0] = self._last
+        self.compile(FEW if rows <= FEW else ROWS)(self._params)
+        self._last = (rows, len(layers))
+        self._count += 1
+        count = len(wanted) if head else 0
+        output = PassOutput(self._logits[:count], {layer: self._hidden[at, :rows] for layer, at in asked.items()})
+        return Whole(output, self._facts[answer][:, :count], self._read[answer, :, :count])
 
     def _asked(self, hidden: Sequence[int], layers: list[int]) -> dict[int, int]:
         """Where in `hidden` each of the layers is found that were asked for and run; -1 is the last one."""
@@ -324,10 +326,16 @@ def _compiled(model: Transformer, blocks: int, room: int, rows: int) -> launch.L
     return launch.launcher("pass.cu", "forerun_pass", sizes, shared, model.info.layout.device)
 
 
+def board(model: Transformer) -> int:
+    """Halves of words that a layer's parts hand on to each other for a row: `ROW` of the source."""
+    c = model.config
+    return 6 * c.hidden_size + c.ffn_size + 2 * (c.num_heads + c.num_kv_heads) * c.head_dim
+
+
 def desk(rows: int, dim: int) -> int:
     """Bytes of shared memory behind the ring, of a kernel for so many rows and heads of that width: `Desk`."""
     sums, norms, scores, turns = 2 * 16 * 128, 16 * 16, 2 * 16 * 16, rows * dim
-    table, bests, layers, flags = 5 + SPLIT + 3 * 16, rows // 8 * 32 * 3, 2 * 20 + 2 * 8, 4
+    table, bests, layers, flags = 5 + SPLIT + 3 * 16, rows // 8 * 32 * 3, 2 * 20 + 2 * 8, 4 + 8
     return 4 * (sums + norms + scores + turns + table + bests + layers + flags)
 
 
@@ -338,6 +346,9 @@ def sizes_of(model: Transformer, blocks: int, room: int, rows: int) -> dict[str,
     sizes |= {"FFN": c.ffn_size, "VOCAB": c.vocab_size, "LAYERS": c.num_layers, "ROWS": rows}
     sizes |= {"TURNING": int(c.ropes[0] is not None), "BIAS": int(c.qkv_bias), "DESK": behind}
     sizes |= {"BLOCKS": blocks, "THREADS": THREADS, "STAGES": min(STAGES, (room - behind) // (STAGE + 16))}
+    sizes["BOARD"] = board(model)
     sizes["PARAMS"] = _layout(c.num_layers).itemsize
     depth = DEPTH if model.info.weight_bytes < LARGE * c.num_layers else DEPTH + 1
-    return sizes | {"DEPTH": depth, "PATIENT": PATIENT}
+    tight = rows > FEW and c.hidden_size > TIGHT
+    registers = {"FEWER": 32, "MORE": 112} if tight else {"FEWER": 64, "MORE": 104}
+    return sizes | {"DEPTH": depth, "PATIENT": PATIENT} | registers

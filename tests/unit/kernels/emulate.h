@@ -25,6 +25,9 @@
 #ifndef EMULATE_STACK
 #define EMULATE_STACK (128 << 10)  // bytes of a fiber's stack; only the pages it touches cost memory
 #endif
+#ifndef EMULATE_LOOKS
+#define EMULATE_LOOKS 1000000  // of a thread for words that are not there yet; more is taken for a deadlock
+#endif
 static_assert(THREADS % 32 == 0 && EMULATE_STACK % 4096 == 0);
 
 #define DEVICE static inline
@@ -72,7 +75,7 @@ struct Fiber {
     Context context;
     Block* block;
     Warp* warp;
-    int thread, lane;
+    int thread, lane, looks;
     const char* where;  // what it last waited for, with a number that tells such places apart
     u64 detail;
 };
@@ -419,8 +422,21 @@ DEVICE u32 load_fresh_u32(const u32* p) {
     return *p;
 }
 
+DEVICE void store_fresh(u16* p, u32 pair) {
+    emulator::check_global("store_fresh", p, 4);
+    std::memcpy(p, &pair, 4);
+}
+DEVICE void look_again() {
+    if (++emulator::me->looks > EMULATE_LOOKS) emulator::misuse("looked %d times for what nobody writes", EMULATE_LOOKS);
+    emulator::give_way();
+}
+
 DEVICE void grid_arrive(u32* counter) { emulator::grid_add("grid_arrive", counter); }
-DEVICE u32 grid_count(u32* counter) { return emulator::grid_add("grid_count", counter); }
+DEVICE bool grid_count(u32* counter, u32 most) {
+    const bool last = emulator::grid_add("grid_count", counter) == most - 1;
+    if (last) *counter = 0;
+    return last;
+}
 DEVICE void grid_wait(const u32* counter, u32 target) {
     emulator::check_global("grid_wait", counter, 4);
     while (int(*counter - target) < 0) {

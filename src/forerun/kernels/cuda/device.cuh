@@ -98,9 +98,11 @@ DEVICE Four load_shared(const void* p) {
                  : "r"(shared_address(p)));
     return v;
 }
-DEVICE Four load_fresh(const void* p) {  // past the first cache, which does not see what other blocks write
+// Past the first cache, which does not see what other blocks write; and relaxed, since a weak load in a loop that waits is
+// taken for one whose answer does not change.
+DEVICE Four load_fresh(const void* p) {
     Four v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p)
                  : "memory");
@@ -115,9 +117,13 @@ DEVICE Four load_read_only(const void* p) {
 }
 DEVICE float load_fresh_float(const float* p) {
     float v;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
     return v;
 }
+DEVICE void store_fresh(u16* p, u32 pair) {  // one word, whole, to where `load_fresh` reads
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(pair) : "memory");
+}
+DEVICE void look_again() {}
 DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 DEVICE void bring_closer(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -132,11 +138,14 @@ DEVICE void grid_wait(const u32* counter, u32 target) {
         asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     } while (static_cast<int>(seen - target) < 0);
 }
-DEVICE u32 grid_count(u32* counter) {
+// Count up to `most`, then from 0 again; whether this was the last, who then sees what the others wrote before.
+DEVICE bool grid_count(u32* counter, u32 most) {
     u32 old;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(counter) : "memory");
-    return old;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(most - 1) : "memory");
+    return old == most - 1;
 }
-// Registers go from warps that need few to those that need many; a block has 640 threads, of which 512 calculate.
-DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 32;"); }
-DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 112;"); }
+// Registers go from warps that need few to those that need many. A block's 640 threads begin with 96 each, so what 512 take
+// has to be what 128 give; who asked for more than there are would wait for ever.
+static_assert(128 * FEWER + 512 * MORE == 640 * 96, "registers that nobody gave are waited for");
+DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEWER)); }
+DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE)); }

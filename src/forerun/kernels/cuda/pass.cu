@@ -1,20 +1,26 @@
 // A whole pass of a gated decoder over up to 16 rows in one launch: every weight is read once, and memory never waits.
 //
 // One block per multiprocessor stays for the pass. Its last warp does nothing but ask for weights, in the order in
-// which they will be needed and as far ahead as shared memory holds, across layers: weights depend on nothing. The
-// other sixteen warps multiply, attend and norm, and meet those of all blocks between the parts of a layer. A block
-// owns tiles of eight outputs; a warp owns inputs, holds its part of all rows in registers, and the sixteen parts of a
-// sum are added in order. So a row has the same bits whatever the other rows are, and eight rows cost what one costs.
+// which they will be needed and as far ahead as shared memory holds, across layers: weights depend on nothing. Sixteen
+// warps multiply, attend and norm. A block owns tiles of eight outputs; a warp owns inputs and holds its part of all rows
+// in registers. One more warp adds the sixteen parts of a sum in order and makes of it what it is for, while the others
+// multiply on. So a row has the same bits whatever the other rows are, and eight rows cost what one costs.
+//
+// Between the parts of a layer blocks do not meet: every word that one hands on has a place of its own on a board, which
+// says "not yet" until it is written, and whoever needs it looks until it is there. The pass after this one uses the
+// other of two boards, and makes this one say "not yet" again. A pair of bfloat16 that was rounded here never has that
+// word's bits: what is not a number is rounded to another one.
 //
 // Attention reads 16 entries per warp, by their place in a request: splits of 256 entries, always cut at the same
 // places. A leaf's path is a chain of its own, so that a row sees its entries in order, whatever lies between them.
 //
 // Compiled for one model's sizes: HIDDEN, HEADS, KV_HEADS, DIM, FFN, VOCAB, LAYERS, BLOCKS (of the grid), ROWS (8 or
 // 16), STAGES (of the ring), DESK (bytes of shared memory behind it), DEPTH and PATIENT (stages that are asked for at
-// a time, the latter while somebody waits for anything else), TURNING (rotary positions or none), BIAS (of queries,
+// a time, the latter while somebody waits for anything else), FEWER and MORE (registers of threads that bring or settle,
+// and of those that multiply), TURNING (rotary positions or none), BIAS (of queries,
 // keys and values), PARAMS (bytes of the argument). Does not: sample; know requests; round weights.
 
-constexpr int WARPS = 16;  // that calculate; one more brings weights
+constexpr int WARPS = 16;  // that multiply; one more settles what comes of it, and one brings weights
 constexpr int WORKERS = 32 * WARPS;
 constexpr int SEGMENT = 1024;                 // inputs of a tile that arrive together
 constexpr int PITCH = SEGMENT * 2 + 64;       // bytes between a tile's rows: each starts 16 banks further
@@ -23,9 +29,11 @@ constexpr int CHUNK = 4;                      // segments whose inputs a warp ke
 constexpr int SPLIT = 16 * WARPS;             // entries that a block attends to at a time
 constexpr int MOST = 16;                      // rows
 constexpr int HALVES = ROWS / 8;
+constexpr int ALL = WORKERS + 32;             // threads of a block that meet between parts
 constexpr int GROUP = HEADS / KV_HEADS;
 constexpr int TAILS = 512;
 constexpr float LOG2E = 1.4426950408889634f;
+constexpr u32 NOT_YET = 0xffffffffu;  // `resident.py` fills boards with it
 #define NOTHING bits_to_float(0xff800000u)  // less than any score
 
 enum Part { QKV, OUT, UP, DOWN, HEAD };
@@ -66,10 +74,9 @@ struct Params {
     const Layer* layers;
     const u16 *embed, *head, *final_norm;
     const float* frequencies;  // radians per position [dim / 2]
-    u16 *x, *q, *seen, *inner;  // [16, hidden], [16, heads * dim] twice, [16, ffn]
-    float* sums;                // what x is rounded from
+    u16 *board, *stale;         // [layers, 16, ROW]: of this pass, and the last one's
     float *partial, *weights;   // of attention's splits: [items, 16, dim], [items, 16, 2]
-    u32 *counts, *meeting;      // of splits that are done [items]; of blocks that have come to a meeting, ever
+    u32 *counts, *meeting;      // of splits that are done [items]; of blocks that have come to the end, ever
     float *logits, *bests;      // [wanted, vocab]; [3, blocks, 16]
     double* facts;              // [3, 16]: best token, its logit and the mass
     double* told;               // the same, in the host's memory
@@ -78,8 +85,8 @@ struct Params {
     const long long* given;     // tokens that replace the first ones
     u64 entries;                // rows of a head in the cache
     float scale, rope_scale, eps;
-    u32 target;  // what `meeting` stands at when all have come the first time
-    int rows, items, steps, with_head, given_count;
+    u32 target;  // what `meeting` stands at when all have come
+    int rows, items, steps, with_head, given_count, stale_rows, stale_steps;
     int token[MOST], position[MOST], to[MOST], wanted[MOST];  // wanted: which of the logits a row's are; -1: none
     int chain_rows[MOST];
     int chain_count;
@@ -87,6 +94,26 @@ struct Params {
     int tail[TAILS];
     short plan[LAYERS], slot[LAYERS];  // layers in order; where a layer's output goes in `hidden`, or -1
 };
+
+// A row of the board, in halves of words: x in the middle of a layer and at its end, what was seen, what DOWN takes, queries,
+// keys and values; then the sums that both x are rounded from.
+constexpr int MIDDLE = 0, END = HIDDEN, SEEN = 2 * HIDDEN, INNER = SEEN + HEADS * DIM, TURNED = INNER + FFN;
+constexpr int SUMS = TURNED + (HEADS + 2 * KV_HEADS) * DIM, ROW = SUMS + 4 * HIDDEN;
+static_assert(ROW == BOARD, "the host lays out the board in another way");
+
+DEVICE u16* place(const Params& p, int step, int row) { return p.board + static_cast<u64>(step * MOST + row) * ROW; }
+DEVICE float* sums_of(const Params& p, int step, int row, bool end) {
+    return reinterpret_cast<float*>(place(p, step, row) + SUMS) + (end ? HIDDEN : 0);
+}
+DEVICE bool missing(const Four& v) { return v.x == NOT_YET || v.y == NOT_YET || v.z == NOT_YET || v.w == NOT_YET; }
+DEVICE float wait_for(const float* at) {
+    float v = load_fresh_float(at);
+    while (float_to_bits(v) == NOT_YET) {
+        look_again();
+        v = load_fresh_float(at);
+    }
+    return v;
+}
 
 static_assert(sizeof(Params) == PARAMS, "the host lays out the argument in another way");
 
@@ -124,13 +151,14 @@ struct Best {
 // What a block attends to: an item, by lane.
 struct Table {
     int head, split, splits, length, height;  // of the query rows, how many there are
-    int entry[SPLIT];                         // the row of the cache that holds an entry, or -1
+    int entry[SPLIT];                         // where an entry is: `entry_row`, or -1
     int row[16], position[16], at[16];        // of a query row: of the pass, or -1; where in its row its head is
 };
 
 // Shared memory behind the ring.
 struct Desk {
     float parts[2][WARPS][128];   // sums of every warp, two tiles in turn; of attention, what eight warps have seen
+    u64 ready[2], vacant[2];      // barriers: whether a tile's sums are there, and whether they were taken
     float squares[WARPS][MOST];
     float most[16][WARPS], masses[16][WARPS];  // of attention: largest scores, and sums of what they are the largest of
     float turns[ROWS][DIM];       // cosine and sine of every pair of a row's dimensions
@@ -188,21 +216,15 @@ struct Worker {
     const Params& p;
     Ring ring;
     int turn;
-    u32 target;
+    int side;     // which of the desk's two rooms for sums is next
+    u32 lap;      // whose use it is, even or odd
     int warp, lane, row, quarter;  // of a matrix of 8 columns: the row a lane holds (and row + 8), and which quarter
 
     METHOD void gather() { block_sync(1, WORKERS); }
-
-    // Wait until every block has come here.
-    METHOD void meet() {
-        gather();
-        if (thread_index() == 0) {
-            set_flag(&desk().eager, 0);
-            grid_arrive(p.meeting);
-            grid_wait(p.meeting, target);
-        }
-        gather();
-        target += BLOCKS;
+    METHOD void meet() { block_sync(2, ALL); }  // with the warp that settles
+    METHOD void turn_over() {
+        side ^= 1;
+        if (side == 0) lap ^= 1;
     }
 };
 
@@ -211,14 +233,27 @@ DEVICE int input_of(const Worker& w, int begin, int block) {
     return ((begin + block / 2) * 32 + (block % 2) * WARPS + w.warp) * 32 + w.quarter * 8;
 }
 
-template <int K, int N> DEVICE void read_rows(const Worker& w, Four (&x)[N][HALVES], const u16* const (&from)[HALVES], int begin) {
+// `waits`: for the rows to be there.
+template <int K, int N> DEVICE void read_rows(const Worker& w, Four (&x)[N][HALVES], const u16* const (&from)[HALVES], int begin, bool waits) {
     UNROLL
     for (int block = 0; block < N; block++) {
         const int k = input_of(w, begin, block);
         UNROLL
-        for (int half = 0; half < HALVES; half++)
-            x[block][half] = k < K && from[half] ? load_fresh(from[half] + k) : zero();
+        for (int half = 0; half < HALVES; half++) x[block][half] = k < K && from[half] ? load_fresh(from[half] + k) : zero();
     }
+    for (bool again = waits; again;) {
+        again = false;
+        UNROLL
+        for (int block = 0; block < N; block++)
+            UNROLL
+            for (int half = 0; half < HALVES; half++) {
+                if (!missing(x[block][half])) continue;
+                x[block][half] = load_fresh(from[half] + input_of(w, begin, block));
+                again = true;
+            }
+        if (again) look_again();
+    }
+    warp_sync();
 }
 
 DEVICE u32 gained(u32 pair, u32 gain, float& squares) {
@@ -299,22 +334,22 @@ template <int K, int N> DEVICE void multiply(Worker& w, float (&sum)[4], const F
 }
 
 // What a result is added to; asked for before the tile, so that nobody waits for it.
-DEVICE void before(const Worker& w, int part, int tile, int row, bool first, float (&old)[2]) {
+DEVICE void before(const Worker& w, int part, int step, int tile, int row, float (&old)[2]) {
     if (part != OUT && part != DOWN) return;
     const Params& p = w.p;
     const int column = tile * 8 + w.quarter * 2;
-    if (part == OUT && first) {  // the first layer's x is the embedding
+    if (part == OUT && step == 0) {  // the first layer's x is the embedding
         const int token = row < p.given_count ? static_cast<int>(p.given[row]) : p.token[row];
         const u32 pair = *reinterpret_cast<const u32*>(p.embed + static_cast<u64>(token) * HIDDEN + column);
         old[0] = low_of(pair), old[1] = high_of(pair);
         return;
     }
-    old[0] = load_fresh_float(p.sums + row * HIDDEN + column);
-    old[1] = load_fresh_float(p.sums + row * HIDDEN + column + 1);
+    const float* const at = sums_of(p, part == OUT ? step - 1 : step, row, part == OUT) + column;
+    old[0] = wait_for(at), old[1] = wait_for(at + 1);
 }
 
 // Two outputs of a row that stand beside each other, to where they belong.
-DEVICE void settle(Worker& w, int part, const Layer& layer, int tile, int row, float a, float b, const float (&old)[2], int slot) {
+DEVICE void settle(Worker& w, int part, int step, const Layer& layer, int tile, int row, float a, float b, const float (&old)[2]) {
     const Params& p = w.p;
     const int n = w.quarter * 2, column = tile * 8 + n;
     if (part == QKV) {
@@ -328,26 +363,28 @@ DEVICE void settle(Worker& w, int part, const Layer& layer, int tile, int row, f
             b = a * sin + b * cos;
             a = turned;
         }
-        u16* to = p.q + static_cast<u64>(row) * HEADS * DIM + column;
-        if (head >= HEADS) {
+        const u32 pair = pack_bf16(a, b);
+        store_fresh(place(p, step, row) + TURNED + column, pair);
+        if (head >= HEADS) {  // for passes to come
             const int which = head - HEADS, kv = which % KV_HEADS;
-            to = (which < KV_HEADS ? layer.keys : layer.values) + (static_cast<u64>(kv) * p.entries + p.to[row]) * DIM + d;
+            u16* const to = (which < KV_HEADS ? layer.keys : layer.values) + (static_cast<u64>(kv) * p.entries + p.to[row]) * DIM + d;
+            *reinterpret_cast<u32*>(to) = pair;
         }
-        *reinterpret_cast<u32*>(to) = pack_bf16(a, b);
     } else if (part == OUT || part == DOWN) {
         a += old[0], b += old[1];
-        p.sums[row * HIDDEN + column] = a, p.sums[row * HIDDEN + column + 1] = b;
         const u32 pair = pack_bf16(a, b);
-        *reinterpret_cast<u32*>(p.x + row * HIDDEN + column) = pair;
-        if (part == DOWN && slot >= 0) *reinterpret_cast<u32*>(p.hidden + (static_cast<u64>(slot) * MOST + row) * HIDDEN + column) = pair;
+        store_fresh(place(p, step, row) + (part == OUT ? MIDDLE : END) + column, pair);
+        store_two(sums_of(p, step, row, part == DOWN) + column, a, b);
+        const int slot = part == DOWN ? p.slot[step] : -1;
+        if (slot >= 0) *reinterpret_cast<u32*>(p.hidden + (static_cast<u64>(slot) * MOST + row) * HIDDEN + column) = pair;
     } else if (part == UP) {
         const float gated = a / (1 + exp2_(-a * LOG2E)) * b;
         const u32 other = float_to_bits(shuffle_xor(gated, 1));  // two lanes hold what one word of memory takes
-        if ((w.quarter & 1) == 0)
-            *reinterpret_cast<u32*>(p.inner + row * FFN + tile * 4 + w.quarter) = pack_bf16(gated, bits_to_float(other));
+        if ((w.quarter & 1) == 0 && row < p.rows)
+            store_fresh(place(p, step, row) + INNER + tile * 4 + w.quarter, pack_bf16(gated, bits_to_float(other)));
     } else {
         const int at = p.wanted[row];
-        Best& kept = desk().bests[w.warp][w.lane];
+        Best& kept = desk().bests[row / 8][w.lane];
         Best best = kept;
         UNROLL
         for (int i = 0; i < 2; i++) {
@@ -365,56 +402,79 @@ DEVICE void settle(Worker& w, int part, const Layer& layer, int tile, int row, f
     }
 }
 
-// Sums of all warps of a tile, in order, and what they are for: by as many warps as rows have halves.
-DEVICE void finish(Worker& w, int part, const Layer& layer, int tile, float (&sum)[4], int& side, float& size, const float (&old)[2], int slot) {
-    float(&mine)[WARPS][128] = desk().parts[side];
+// A warp's part of a tile's sums, for those who settle.
+DEVICE void hand_over(Worker& w, const float (&sum)[4]) {
+    barrier_wait(desk().vacant + w.side, w.lap ^ 1);
+    float(&mine)[WARPS][128] = desk().parts[w.side];
     UNROLL
     for (int half = 0; half < HALVES; half++) {
         mine[w.warp][half * 64 + w.lane * 2] = sum[2 * half];
         mine[w.warp][half * 64 + w.lane * 2 + 1] = sum[2 * half + 1];
     }
-    w.gather();
-    if (w.warp < HALVES) {
-        float a = 0, b = 0;
-        UNROLL
-        for (int i = 0; i < WARPS; i++) a += mine[i][w.warp * 64 + w.lane * 2], b += mine[i][w.warp * 64 + w.lane * 2 + 1];
-        const int row = w.row + 8 * w.warp;
-        if (size == 0) size = norm_of(w, row);
-        a *= size, b *= size;
-        // all lanes: `settle` may ask their neighbours; a row that is none writes nothing
-        if (part == UP || row < w.p.rows) settle(w, part, layer, tile, row, a, b, old, slot);
-    }
-    side ^= 1;
+    warp_sync();
+    if (w.lane == 0) barrier_arrive(desk().ready + w.side);
+    w.turn_over();
 }
 
-// One product: [rows, K] times a part's tiles of this block; normed, where there are gains. `first`: of the first layer,
-// where x is the embedding of tokens.
-template <int K> DEVICE void product(Worker& w, int part, const Layer& layer, const u16* source, const u16* gain, bool first, int slot) {
+// The warp that settles: sums of all warps of a part's tiles, in order, and what they are for.
+DEVICE void settle_all(Worker& w, int part, int step, bool normed) {
+    const Layer& layer = desk().layers[step & 1];
+    float size[HALVES];
+    UNROLL
+    for (int half = 0; half < HALVES; half++) size[half] = normed ? 0 : 1;
+    UNROLL_NOT
+    for (int tile = first_tile(w.turn); tile < tiles(part); tile += BLOCKS) {
+        float old[HALVES][2] = {}, sum[HALVES][2] = {};
+        UNROLL
+        for (int half = 0; half < HALVES; half++)
+            if (w.row + 8 * half < w.p.rows) before(w, part, step, tile, w.row + 8 * half, old[half]);
+        warp_sync();
+        barrier_wait(desk().ready + w.side, w.lap);
+        UNROLL
+        for (int half = 0; half < HALVES; half++) {
+            const float* const mine = &desk().parts[w.side][0][half * 64 + w.lane * 2];
+            UNROLL
+            for (int i = 0; i < WARPS; i++) sum[half][0] += mine[i * 128], sum[half][1] += mine[i * 128 + 1];
+            if (size[half] == 0) size[half] = norm_of(w, w.row + 8 * half);
+        }
+        warp_sync();
+        if (w.lane == 0) barrier_arrive(desk().vacant + w.side);
+        w.turn_over();
+        UNROLL
+        for (int half = 0; half < HALVES; half++) {
+            const int row = w.row + 8 * half;
+            // all lanes: `settle` may ask their neighbours; a row that is none writes nothing
+            if (part == UP || row < w.p.rows)
+                settle(w, part, step, layer, tile, row, sum[half][0] * size[half], sum[half][1] * size[half], old[half]);
+        }
+    }
+    w.turn = turned(w.turn, part);
+}
+
+// One product: [rows, K] times a part's tiles of this block; normed, where there are gains. In the first layer x is the
+// embedding of tokens.
+template <int K> DEVICE void product(Worker& w, int part, int step, const u16* source, const u16* gain) {
+    const bool first = part == QKV && step == 0;
     constexpr int N = 2 * span(K), HELD = held(K);
     const Params& p = w.p;
     const u16* from[HALVES];
     UNROLL
     for (int half = 0; half < HALVES; half++) {
         const int row = w.row + 8 * half;
-        from[half] = row < p.rows ? source + static_cast<u64>(row) * K : nullptr;
-        if (part == QKV && first && row < p.rows) {
+        from[half] = row < p.rows ? source + row * ROW : nullptr;
+        if (first && row < p.rows) {
             const long long token = row < p.given_count ? p.given[row] : p.token[row];
             from[half] = p.embed + token * HIDDEN;
         }
     }
-    const int mine = w.row + 8 * w.warp;  // the row that this lane settles, where its warp settles any
-    const bool settles = w.warp < HALVES && mine < p.rows;
-    float old[2] = {};
-    if (settles && first_tile(w.turn) < tiles(part)) before(w, part, first_tile(w.turn), mine, first, old);
-    if (!(part == QKV && first)) w.meet();
-    float squares[HALVES] = {}, size = gain ? 0 : 1;
-    int side = 0;
+    w.meet();  // the desk is still being read
+    float squares[HALVES] = {};
     Four x[N][HALVES];
     float sums[HELD][4] = {};
     UNROLL_NOT
     for (int chunk = 0; chunk < chunks(K); chunk++) {
         const int begin = chunk * span(K), end = begin + span(K) < segments(K) ? begin + span(K) : segments(K);
-        read_rows<K>(w, x, from, begin);
+        read_rows<K>(w, x, from, begin, !first);
         if (thread_index() == 0 && chunk == 0) set_flag(&desk().eager, 1);
         if (gain) gain_rows(w, x, squares, gain, begin);
         if (gain && end == segments(K)) share_squares(w, squares);
@@ -422,9 +482,8 @@ template <int K> DEVICE void product(Worker& w, int part, const Layer& layer, co
             UNROLL_NOT
             for (int tile = first_tile(w.turn); tile < tiles(part); tile += BLOCKS) {
                 float sum[4] = {};
-                if (settles && tile != first_tile(w.turn)) before(w, part, tile, mine, first, old);
                 multiply<K>(w, sum, x, 0, segments(K));
-                finish(w, part, layer, tile, sum, side, size, old, slot);
+                hand_over(w, sum);
             }
         } else {
             UNROLL
@@ -437,19 +496,21 @@ template <int K> DEVICE void product(Worker& w, int part, const Layer& layer, co
     if (chunks(K) > 1) {
         UNROLL
         for (int i = 0; i < HELD; i++) {
-            const int tile = first_tile(w.turn) + i * BLOCKS;
-            if (tile >= tiles(part)) continue;
-            if (settles && i > 0) before(w, part, tile, mine, first, old);
-            finish(w, part, layer, tile, sums[i], side, size, old, slot);
+            if (first_tile(w.turn) + i * BLOCKS < tiles(part)) hand_over(w, sums[i]);
         }
     }
+    if (thread_index() == 0) set_flag(&desk().eager, 0);
     w.turn = turned(w.turn, part);
 }
 
-// The row of the cache that holds a chain's entry.
+// The row of the cache that holds a chain's entry; of an entry of this pass, its row there as -2, -3 and so on.
 DEVICE int entry_row(const Params& p, const Chain& chain, int entry) {
-    if (entry >= chain.settled) return p.tail[chain.tail + entry - chain.settled];
-    return chain.first >= 0 ? chain.first + entry : p.table[chain.table + entry / 16] + entry % 16;
+    const int found = entry >= chain.settled ? p.tail[chain.tail + entry - chain.settled]
+                    : chain.first >= 0 ? chain.first + entry : p.table[chain.table + entry / 16] + entry % 16;
+    UNROLL_NOT
+    for (int row = 0; row < p.rows; row++)
+        if (p.to[row] == found) return -2 - row;
+    return found;
 }
 
 DEVICE int first_item() { return BLOCKS - 1 - block_index(); }  // blocks with a tile less first, mostly
@@ -476,7 +537,7 @@ DEVICE void take_item(Worker& w, int index) {
     w.gather();
 }
 
-// Before the meeting: entries that earlier passes wrote come closer.
+// Entries that earlier passes wrote come closer.
 DEVICE void expect_entries(const Worker& w, const Layer& layer) {
     const Table& t = desk().table;
     const int entry = t.entry[w.warp * 16 + w.lane / 2];
@@ -486,7 +547,23 @@ DEVICE void expect_entries(const Worker& w, const Layer& layer) {
     for (int d = 0; d < DIM; d += 64) bring_closer(at + d);
 }
 
-DEVICE void attend(Worker& w, const Layer& layer, int index) {
+// Where a head's key (0) or value (1) of an entry is: in the cache, or where this pass puts it.
+DEVICE const u16* entry_at(const Params& p, const Layer& layer, int step, int entry, int which) {
+    const int head = desk().table.head;
+    if (entry >= 0) return (which ? layer.values : layer.keys) + (head * p.entries + entry) * DIM;
+    return place(p, step, entry < -1 ? -2 - entry : 0) + TURNED + (HEADS + which * KV_HEADS + head) * DIM;
+}
+
+template <int N> DEVICE void wait_for(Four (&v)[N], const u16* at) {
+    UNROLL
+    for (int i = 0; i < N; i++)
+        while (missing(v[i])) {
+            look_again();
+            v[i] = load_fresh(at + i * 32);
+        }
+}
+
+DEVICE void attend(Worker& w, int step, const Layer& layer, int index) {
     constexpr int BANDS = DIM / 32;  // of a head's 64 bytes each
     constexpr int ROOM = 2 * WARPS * 128 / (8 * DIM);  // warps whose part of eight rows the desk has room for
     const Params& p = w.p;
@@ -495,39 +572,51 @@ DEVICE void attend(Worker& w, const Layer& layer, int index) {
     const bool both = t.height > 8;  // whether there are query rows in the second half
     float scores[2][4] = {}, seen[BANDS * 4][4] = {}, most[2] = {NOTHING, NOTHING}, mass[2] = {};
     if (base < t.length) {
-        Four q[BANDS][2], k[2][BANDS], v[2][BANDS];
+        Four q[2][BANDS], k[2][BANDS], v[2][BANDS];
         UNROLL
         for (int part = 0; part < 2; part++) {
             const int entry = t.entry[w.warp * 16 + part * 8 + w.row];
-            const u64 at = (t.head * p.entries + (entry < 0 ? 0 : entry)) * DIM + w.quarter * 8;
+            const u16* const key = entry_at(p, layer, step, entry, 0) + w.quarter * 8;
+            const u16* const value = entry_at(p, layer, step, entry, 1) + w.quarter * 8;
             UNROLL
             for (int band = 0; band < BANDS; band++) {
-                k[part][band] = entry < 0 ? zero() : load_fresh(layer.keys + at + band * 32);
-                if (DIM <= 64) v[part][band] = entry < 0 ? zero() : load_fresh(layer.values + at + band * 32);
+                k[part][band] = entry == -1 ? zero() : load_fresh(key + band * 32);
+                if (DIM <= 64) v[part][band] = entry == -1 ? zero() : load_fresh(value + band * 32);
             }
         }
         UNROLL
         for (int half = 0; half < 2; half++) {
             const int row = half && !both ? -1 : t.row[w.row + 8 * half];
-            const u16* const at = p.q + row * (HEADS * DIM) + t.at[w.row + 8 * half] + w.quarter * 8;
+            const u16* const at = place(p, step, row < 0 ? 0 : row) + TURNED + t.at[w.row + 8 * half] + w.quarter * 8;
             UNROLL
-            for (int band = 0; band < BANDS; band++) q[band][half] = row < 0 ? zero() : load_fresh(at + band * 32);
+            for (int band = 0; band < BANDS; band++) q[half][band] = row < 0 ? zero() : load_fresh(at + band * 32);
+            if (row >= 0) wait_for(q[half], at);
         }
+        UNROLL
+        for (int part = 0; part < 2; part++) {
+            const int entry = t.entry[w.warp * 16 + part * 8 + w.row];
+            if (entry >= -1) continue;
+            wait_for(k[part], entry_at(p, layer, step, entry, 0) + w.quarter * 8);
+            if (DIM <= 64) wait_for(v[part], entry_at(p, layer, step, entry, 1) + w.quarter * 8);
+        }
+        warp_sync();
         UNROLL
         for (int part = 0; part < 2; part++)
             UNROLL
             for (int band = 0; band < BANDS; band++) {
-                const Four &low = q[band][0], &high = q[band][1], &b = k[part][band];
+                const Four &low = q[0][band], &high = q[1][band], &b = k[part][band];
                 mma(scores[part], low.x, high.x, low.y, high.y, b.x, b.y);
                 mma(scores[part], low.z, high.z, low.w, high.w, b.z, b.w);
             }
         UNROLL
         for (int part = 0; DIM > 64 && part < 2; part++) {  // only now are there registers for them
             const int entry = t.entry[w.warp * 16 + part * 8 + w.row];
-            const u16* const at = layer.values + (t.head * p.entries + (entry < 0 ? 0 : entry)) * DIM + w.quarter * 8;
+            const u16* const at = entry_at(p, layer, step, entry, 1) + w.quarter * 8;
             UNROLL
-            for (int band = 0; band < BANDS; band++) v[part][band] = entry < 0 ? zero() : load_fresh(at + band * 32);
+            for (int band = 0; band < BANDS; band++) v[part][band] = entry == -1 ? zero() : load_fresh(at + band * 32);
+            if (entry < -1) wait_for(v[part], at);
         }
+        warp_sync();
         UNROLL
         for (int half = 0; half < 2; half++) {
             if (half && !both) continue;
@@ -604,17 +693,15 @@ DEVICE void attend(Worker& w, const Layer& layer, int index) {
             store_two(at, first, second);
             if (mine % DIM == 0) store_two(p.weights + (index * 16 + query) * 2, largest_of(desk().most[query]), total);
         } else if (t.row[query] >= 0) {
-            u16* const to = p.seen + t.row[query] * (HEADS * DIM) + t.at[query] + mine % DIM;
-            *reinterpret_cast<u32*>(to) = pack_bf16(first / total, second / total);
+            store_fresh(place(p, step, t.row[query]) + SEEN + t.at[query] + mine % DIM, pack_bf16(first / total, second / total));
         }
     }
     if (t.splits == 1) return;
     w.gather();
     const int group = index - t.split;
-    if (thread_index() == 0) desk().last = grid_count(p.counts + group) + 1 == static_cast<u32>(t.splits);
+    if (thread_index() == 0) desk().last = grid_count(p.counts + group, t.splits);
     w.gather();
     if (!desk().last) return;  // the block that is the last with a group of splits puts them together
-    if (thread_index() == 0) p.counts[group] = 0;
     UNROLL_NOT
     for (int half = 0; half < (both ? 2 : 1); half++) {
         const int query = owned + 8 * half;
@@ -631,8 +718,7 @@ DEVICE void attend(Worker& w, const Layer& layer, int index) {
             first += load_fresh_float(parts + i * 16 * DIM) * factor;
             second += load_fresh_float(parts + i * 16 * DIM + 1) * factor;
         }
-        u16* const to = p.seen + t.row[query] * (HEADS * DIM) + t.at[query] + mine % DIM;
-        *reinterpret_cast<u32*>(to) = pack_bf16(first / total, second / total);
+        store_fresh(place(p, step, t.row[query]) + SEEN + t.at[query] + mine % DIM, pack_bf16(first / total, second / total));
     }
 }
 
@@ -647,20 +733,32 @@ DEVICE Best shuffled(const Best& mine, int mask) {
     return Best{shuffle_xor(mine.value, mask), shuffle_xor(mine.mass, mask), shuffle_xor_int(mine.token, mask)};
 }
 
-// The most likely token of every wanted row: of a block's tiles, then of all blocks.
-DEVICE void choose(Worker& w) {
+constexpr int FOUND = BLOCKS * MOST;
+
+// The most likely token of every wanted row, of a block's tiles.
+DEVICE void put_best(const Worker& w) {
     const Params& p = w.p;
-    constexpr int ALL = BLOCKS * MOST;
-    if (w.warp < HALVES) {
-        Best best = desk().bests[w.warp][w.lane];
+    UNROLL
+    for (int half = 0; half < HALVES; half++) {
+        Best best = desk().bests[half][w.lane];
         best = better(best, shuffled(best, 1));
         best = better(best, shuffled(best, 2));
-        const int at = block_index() * MOST + w.row + 8 * w.warp;
-        if (w.quarter == 0) p.bests[at] = best.value, p.bests[ALL + at] = best.mass, p.bests[2 * ALL + at] = bits_to_float(best.token);
+        const int at = block_index() * MOST + w.row + 8 * half;
+        if (w.quarter == 0) p.bests[at] = best.value, p.bests[FOUND + at] = best.mass, p.bests[2 * FOUND + at] = bits_to_float(best.token);
     }
+}
+
+// The same of all blocks.
+DEVICE void choose(Worker& w) {
+    const Params& p = w.p;
     w.meet();
-    const int row = block_index();
     if (w.warp != 0) return;
+    if (w.lane == 0) {
+        grid_arrive(p.meeting);
+        if (block_index() < p.rows) grid_wait(p.meeting, p.target);
+    }
+    warp_sync();
+    const int row = block_index();
     UNROLL_NOT
     for (int r = row; r < p.rows; r += BLOCKS) {
         if (p.wanted[r] < 0) continue;
@@ -668,7 +766,7 @@ DEVICE void choose(Worker& w) {
         UNROLL_NOT
         for (int b = w.lane; b < BLOCKS; b += 32) {
             const int at = b * MOST + r;
-            const Best theirs{load_fresh_float(p.bests + at), load_fresh_float(p.bests + ALL + at), static_cast<int>(float_to_bits(load_fresh_float(p.bests + 2 * ALL + at)))};
+            const Best theirs{load_fresh_float(p.bests + at), load_fresh_float(p.bests + FOUND + at), static_cast<int>(float_to_bits(load_fresh_float(p.bests + 2 * FOUND + at)))};
             found = better(found, theirs);
         }
         UNROLL
@@ -691,20 +789,47 @@ DEVICE void take_layer(Worker& w, int step) {
         reinterpret_cast<const u16**>(desk().layers + (step & 1))[thread_index()] = word_of(w.p.layers + w.p.plan[step], thread_index());
 }
 
+// The last pass's board says "not yet" again, for the next: this block's part of some steps.
+DEVICE void clear(const Worker& w, int from, int to) {
+    const Params& p = w.p;
+    const int words = p.stale_rows * (ROW / 8);
+    UNROLL_NOT
+    for (int step = from; step < to && step < p.stale_steps; step++)
+        UNROLL_NOT
+        for (int i = block_index() * WORKERS + thread_index(); i < words; i += BLOCKS * WORKERS)
+            reinterpret_cast<Four*>(p.stale + static_cast<u64>(step) * MOST * ROW)[i] = Four{NOT_YET, NOT_YET, NOT_YET, NOT_YET};
+}
+
 KERNEL(forerun_pass)(const __grid_constant__ Params p) {
     Ring ring{0, 0};
     if (thread_index() == 0) {
         UNROLL_NOT
         for (int i = 0; i < STAGES; i++) barrier_init(Ring::full(i), 1), barrier_init(Ring::empty(i), WARPS);
+        UNROLL
+        for (int i = 0; i < 2; i++) barrier_init(desk().ready + i, WARPS), barrier_init(desk().vacant + i, 1);
         barrier_init_fence();
         desk().eager = 1;
     }
     block_sync_all();
     if (thread_index() >= WORKERS) {
         fewer_registers();
-        if (thread_index() >= WORKERS + 32) return;
-        int turn = 0;
         const int lane = thread_index() % 32;
+        if (thread_index() < ALL) {
+            Worker w{p, ring, 0, 0, 0, WARPS, lane, lane / 4, lane % 4};
+            UNROLL
+            for (int half = 0; half < HALVES; half++) desk().bests[half][lane] = Best{NOTHING, 0, 0x7fffffff};
+            UNROLL_NOT
+            for (int at = 0; at < 4 * p.steps + p.with_head; at++) {
+                const int step = at / 4, part = step == p.steps ? HEAD : at % 4;
+                w.meet();
+                settle_all(w, part, step, part != OUT && part != DOWN);
+                if (part == QKV && first_item() < p.items) w.meet();  // attention uses the same room
+            }
+            if (p.with_head) put_best(w), w.meet();
+            return;
+        }
+        if (thread_index() < THREADS - 32) return;
+        int turn = 0;
         if (lane < 4) desk().weights[0][lane] = word_of(p.layers + p.plan[0], lane);
         UNROLL_NOT
         for (int at = 0; at < 4 * p.steps + p.with_head; at++) {
@@ -721,7 +846,7 @@ KERNEL(forerun_pass)(const __grid_constant__ Params p) {
     }
     more_registers();
     const int lane = thread_index() % 32;
-    Worker w{p, ring, 0, p.target, thread_index() / 32, lane, lane / 4, lane % 4};
+    Worker w{p, ring, 0, 0, 0, thread_index() / 32, lane, lane / 4, lane % 4};
     take_layer(w, 0);
     if (TURNING) {
         UNROLL_NOT
@@ -734,19 +859,21 @@ KERNEL(forerun_pass)(const __grid_constant__ Params p) {
     }
     w.gather();
     if (first_item() < p.items) take_item(w, first_item());
-    if (w.warp < HALVES) desk().bests[w.warp][lane] = Best{NOTHING, 0, 0x7fffffff};
     const int ahead = (w.warp * 32 + w.lane) * 64;  // who brings which part of a norm's gains closer
     UNROLL_NOT
     for (int at = 0; at < 4 * p.steps + p.with_head; at++) {  // one place for all products: code is read from memory too
         const int step = at / 4, part = step == p.steps ? HEAD : at % 4;
         const Layer& layer = desk().layers[step & 1];
-        const u16* const source = part == OUT ? p.seen : part == DOWN ? p.inner : p.x;
+        const u16* const source = part == OUT ? place(p, step, 0) + SEEN : part == DOWN ? place(p, step, 0) + INNER
+                                : part == UP ? place(p, step, 0) + MIDDLE : place(p, step > 0 ? step - 1 : 0, 0) + END;
         const u16* const gain = part == QKV ? layer.attention_norm : part == UP ? layer.mlp_norm : part == HEAD ? p.final_norm : nullptr;
-        const int slot = part == DOWN ? p.slot[step] : -1;
-        if (part == DOWN) product<FFN>(w, part, layer, source, gain, false, slot);
-        else if (HEADS * DIM != HIDDEN && part == OUT) product<HEADS * DIM>(w, part, layer, source, gain, step == 0, slot);
-        else product<HIDDEN>(w, part, layer, source, gain, step == 0, slot);
-        if (part == UP) take_layer(w, step + 1);
+        if (part == DOWN) product<FFN>(w, part, step, source, gain);
+        else if (HEADS * DIM != HIDDEN && part == OUT) product<HEADS * DIM>(w, part, step, source, gain);
+        else product<HIDDEN>(w, part, step, source, gain);
+        if (part == UP) {
+            take_layer(w, step + 1);
+            clear(w, step, step + 1 < p.steps ? step + 1 : p.stale_steps);
+        }
         const u16* const next = part == QKV ? layer.mlp_norm : step + 1 < p.steps ? desk().layers[(step + 1) & 1].attention_norm : p.final_norm;
         if ((part == QKV || part == DOWN) && ahead < HIDDEN) bring_near(next + ahead);
         if (part != QKV) continue;
@@ -754,14 +881,11 @@ KERNEL(forerun_pass)(const __grid_constant__ Params p) {
             if (p.items > BLOCKS) take_item(w, first_item());  // others were taken since
             expect_entries(w, layer);
         }
-        w.meet();
         UNROLL_NOT
         for (int index = first_item(); index < p.items; index += BLOCKS) {
-            if (index != first_item()) {
-                w.gather();  // the desk is still being read
-                take_item(w, index);
-            }
-            attend(w, layer, index);
+            if (index == first_item()) w.meet();
+            else w.gather(), take_item(w, index);  // the desk is still being read
+            attend(w, step, layer, index);
         }
     }
     if (p.with_head) choose(w);
