@@ -20,6 +20,7 @@ KNOWN = (str(ROOT), sys.prefix, sys.base_prefix, sys.exec_prefix, "<")  # where 
 RAY = "/site-packages/ray/"  # its messages are pickles, and it asks the system for its own address
 REWRITER = str(Path(pytest.__file__).parents[1] / "_pytest" / "assertion")
 IMPORTERS = ("<frozen importlib", REWRITER)  # these read bytecode
+COMPILERS = ("/torch/_inductor/", "/torch/_functorch/")  # they keep what they compiled as pickles of their own
 INDUCTOR = "/torchinductor_"  # what PyTorch writes for a GPU when it compiles, and runs
 FOULS: list[str] = []  # what the watch saw since somebody looked
 
@@ -39,7 +40,9 @@ def _callers():
 
 
 def _unpickled(module, name):
-    if any(file.startswith(OURS) for file in _callers()):
+    files = _callers()
+    ours = next((i for i, file in enumerate(files) if file.startswith(OURS)), None)
+    if ours is not None and not any(part in file for file in files[:ours] for part in COMPILERS):
         FOULS.append(f"{module}.{name} was unpickled")
 
 

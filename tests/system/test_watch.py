@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 INSIDE = str(Path(__file__).parents[2] / "src" / "forerun" / "imagined.py")
+COMPILER = str(Path(torch.__file__).parent / "_inductor" / "imagined.py")
 PICKLED = pickle.dumps(Path)
 MARSHALLED = marshal.dumps(compile("1", "<text>", "eval"))
 
@@ -45,5 +47,8 @@ def test_harmless_things_pass():
     call("127.0.0.1")
     as_forerun("import dataclasses; dataclasses.make_dataclass('A', ['a'])")
     as_forerun("import colorsys, importlib; importlib.reload(colorsys)")
+    compiler = {}
+    exec(compile("import pickle\ndef fetch(given): return pickle.loads(given)", COMPILER, "exec"), compiler)  # noqa: S102
+    as_forerun("fetch(given)", given=PICKLED, fetch=compiler["fetch"])  # what PyTorch compiled before
     for _ in range(2):  # pytest writes its own bytecode of some libraries, and reads it the next time
         as_forerun("import sys; sys.modules.pop('anyio.to_process', None); import anyio.to_process")

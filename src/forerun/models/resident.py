@@ -26,7 +26,7 @@ from forerun.models.transformer import Layer, Transformer, parts
 from forerun.types import Flat, PassOutput
 
 ROWS = 16
-THREADS = 640  # sixteen warps that multiply, one that settles, one that brings weights, and two that give registers away
+THREADS = 640  # warps: sixteen multiply, one settles, one brings weights, and two give their registers away
 SPLIT = 256  # entries that a block attends to at a time
 ALIGNED = 16  # entries that have to lie side by side in the cache
 STAGE = 8 * (2 * 1024 + 64)  # bytes of shared memory that are filled at a time
@@ -113,8 +113,11 @@ class Resident:
         self._told = torch.zeros(ANSWERS, 3, ROWS, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._read = self._told.numpy()
         facts = room(ANSWERS, 3, ROWS, dtype=torch.float64)
-        self._facts = facts.unbind()  # views and addresses are made once: each takes microseconds, in which the GPU rests
-        self._answers = [(f.data_ptr(), t.data_ptr()) for f, t in zip(self._facts, self._told.unbind(), strict=True)]
+        self._facts = (
+            facts.unbind()
+        )  # views and addresses are made once: each takes microseconds, in which the GPU rests
+        pairs = zip(self._facts, self._told.unbind(), strict=True)
+        self._answers = [(on_device.data_ptr(), on_host.data_ptr()) for on_device, on_host in pairs]
         self._logits = room(ROWS, config.vocab_size, dtype=wide)
         self._hidden = room(0, ROWS, config.hidden_size, dtype=half)
         self._table = torch.zeros(0, dtype=whole)

@@ -138,7 +138,7 @@ static bool ring_is_right(unsigned seed, int early) {
 struct Grid { u32 *counter, *tickets, *flag; Four* values; float* sums; int forgetful; };
 KERNEL(grid) (Grid p) {
     int t = thread_index(), b = block_index(), n = grid_size();
-    if (!t) p.tickets[b] = grid_count(p.counter + 1);
+    if (!t) p.tickets[b] = grid_count(p.counter + 1, n);
     for (u32 round = 0; round < 5; round++) {
         Four* values = p.values + round * 3 * THREADS;
         values[b * THREADS + t] = {float_to_bits(round * 1000 + b * 100 + t), 0, 0, round};
@@ -160,7 +160,7 @@ static bool grid_is_right(unsigned seed, int forgetful) {
     memset(values, 0, sizeof values);
     float sums[3 * THREADS] = {};
     emulate(3, 0, seed, grid, Grid{counter, tickets, &flag, values, sums, forgetful});
-    check(std::set<u32>(tickets, tickets + 3) == std::set<u32>{0, 1, 2}, "grid_count");
+    check(tickets[0] + tickets[1] + tickets[2] == 1 && counter[1] == 0, "grid_count");
     bool right = counter[0] == 15;
     for (int n = 0; n < 3 * THREADS; n++)
         right &= sums[n] == 20000 + 5 * (300 - n / THREADS * 100) + 10 * (n % THREADS);
