@@ -99,9 +99,18 @@ class Resident:
         self._heads, self._all = config.num_kv_heads, list(range(config.num_layers))
         self._params = np.zeros(1, _layout(config.num_layers))
         names = self._params.dtype.names or ()
-        many = {*_PER_ROW, "chain", "tail", "plan", "slot"}
-        self._numbers_of = {name: self._params[name] for name in names if name not in many}  # one number each
+        many = {"tail", "plan", "slot"}
+        self._numbers_of = {
+            n: self._params[n] for n in names if n not in many | {*_PER_ROW, "chain"}
+        }  # one number each
         self._lists = {name: self._params[name][0] for name in many}
+        self._rows, self._chains = (
+            self._whole("token", len(_PER_ROW), ROWS),
+            self._whole("chain", ROWS, CHAIN.itemsize // 4),
+        )
+        self._lists["slot"][:] = -1
+        self._planned: Sequence[int] = ()  # what `plan` and `slot` say
+        self._hoped: Sequence[int] = ()
         wide, half, whole = torch.float32, torch.bfloat16, torch.int32
 
         def room(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -149,6 +158,12 @@ class Resident:
             self._numbers_of[name][0] = number
         self._room_for(64)
 
+    def _whole(self, name: str, *shape: int) -> npt.NDArray[np.int32]:
+        """Whole numbers of the argument, from a field on, as one array: to fill many takes as long as to fill one."""
+        fields = self._params.dtype.fields
+        assert fields is not None  # noqa: S101 - `_layout` has some
+        return np.ndarray(shape, np.int32, self._params.data, fields[name][1])
+
     def _room_for(self, items: int) -> None:
         """Memory for the splits of attention."""
         if items <= self._items:
@@ -173,8 +188,10 @@ class Resident:
         put, lists = self._numbers_of, self._lists
         put["rows"][0], put["steps"][0], put["with_head"][0] = rows, len(layers), head
         put["given"][0], put["given_count"][0] = (given.data_ptr(), len(given)) if given is not None else (0, 0)
-        lists["plan"][: len(layers)] = layers
-        asked = self._asked(flat.hidden, layers)
+        if layers is not self._planned:
+            lists["plan"][: len(layers)] = self._planned = layers
+        asked = self._asked(flat.hidden, layers) if flat.hidden or self._hoped else {}
+        self._hoped = flat.hidden
         answer = self._count % ANSWERS
         put["facts"][0], put["told"][0] = self._answers[answer]
         self._met = (self._met + self.blocks * head) % 2**32
@@ -186,8 +203,9 @@ class Resident:
         self._last = (rows, len(layers))
         self._count += 1
         count = len(wanted) if head else 0
-        output = PassOutput(self._logits[:count], {layer: self._hidden[at, :rows] for layer, at in asked.items()})
-        return Whole(output, self._facts[answer][:, :count], self._read[answer, :, :count])
+        hidden = {layer: self._hidden[at, :rows] for layer, at in asked.items()}
+        output = PassOutput(self._logits.narrow(0, 0, count), hidden)
+        return Whole(output, self._facts[answer].narrow(1, 0, count), self._read[answer, :, :count])
 
     def _asked(self, hidden: Sequence[int], layers: list[int]) -> dict[int, int]:
         """Where in `hidden` each of the layers is found that were asked for and run; -1 is the last one."""
@@ -212,11 +230,10 @@ class Resident:
         places = {s.slot: self.cache.runs(s) for s in flat.segments}
         if sum(len(c.tail) for c in found) > TAILS or any(_ragged(runs) for runs in places.values()):
             return False
-        lists["token"][:rows], lists["position"][:rows] = flat.tokens, flat.positions
-        wanted = lists["wanted"]
-        wanted[:] = -1
-        wanted[flat.wanted] = range(len(flat.wanted))
-        to, order, tails, table, described = lists["to"], list[int](), list[int](), list[int](), list[tuple[int, ...]]()
+        to, wanted = [0] * rows, [-1] * rows
+        for number, row in enumerate(flat.wanted):
+            wanted[row] = number
+        order, tails, table, described = list[int](), list[int](), list[int](), list[tuple[int, ...]]()
         starts: dict[int, int] = {}
         items = 0
         for c in found:
@@ -230,12 +247,15 @@ class Resident:
                 (len(c.rows), len(order), c.settled, c.length, first, starts.get(c.slot, 0), len(tails), items)
             )
             own = range(c.settled - len(c.rows), c.settled) if not c.tail else c.tail[-len(c.rows) :]
-            to[c.rows] = [_row(runs, entry) for entry in own]
+            for row, entry in zip(c.rows, own, strict=True):
+                to[row] = _row(runs, entry)
             order += c.rows
             tails += [_row(runs, entry) for entry in c.tail]
             items += self._heads * -(-len(c.rows) * self.group // 16) * -(-c.length // SPLIT)
-        lists["chain"][: len(found)] = described
-        lists["chain_rows"][:rows], lists["tail"][: len(tails)] = order, tails
+        self._rows[:, :rows] = flat.tokens, flat.positions, to, wanted, order  # as `_PER_ROW` has them
+        self._chains[: len(found)] = described
+        if tails:
+            lists["tail"][: len(tails)] = tails
         put["chain_count"][0], put["items"][0] = len(found), items
         self._room_for(items)
         if table:
