@@ -54,9 +54,7 @@ def launcher(name: str, entry: str, sizes: Mapping[str, int], shared: int, devic
 
     function = _function(name, entry, tuple(sizes.items()), shared, device)
     context = _asked(driver.cuCtxGetCurrent())
-    size = (sizes["BLOCKS"], 1, 1, sizes["THREADS"], 1, 1, shared)
-    start, handle = _start(), int(function)
-    index = torch.cuda.current_device() if device.index is None else device.index
+    blocks, threads = sizes["BLOCKS"], sizes["THREADS"]
     known = threading.local()
 
     def launch(argument: npt.NDArray[np.void]) -> None:
@@ -64,18 +62,11 @@ def launcher(name: str, entry: str, sizes: Mapping[str, int], shared: int, devic
             _asked(driver.cuCtxSetCurrent(context))
             known.ready = True
         places = (ctypes.c_void_p * 1)(argument.ctypes.data)
-        if status := start(handle, *size, torch.cuda.current_stream(index).cuda_stream, places):
-            _asked((driver.CUresult(status),))
+        stream = torch.cuda.current_stream(device).cuda_stream
+        size = (blocks, 1, 1, threads, 1, 1, shared)
+        _asked(driver.cuLaunchCooperativeKernel(function, *size, stream, ctypes.addressof(places)))
 
     return launch
-
-
-@cache
-def _start() -> Any:  # noqa: ANN401 - a function of C
-    """The driver's own function, since cuda-bindings takes longer to call it than the GPU to begin."""
-    found = ctypes.CDLL("libcuda.so.1").cuLaunchCooperativeKernel
-    found.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
-    return found
 
 
 @cache

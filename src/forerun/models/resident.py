@@ -100,17 +100,14 @@ class Resident:
         self._params = np.zeros(1, _layout(config.num_layers))
         names = self._params.dtype.names or ()
         many = {"tail", "plan", "slot"}
-        self._numbers_of = {
-            n: self._params[n] for n in names if n not in many | {*_PER_ROW, "chain"}
-        }  # one number each
+        single = [name for name in names if name not in many | {*_PER_ROW, "chain"}]
+        self._numbers_of = {name: self._params[name] for name in single}  # one number each
         self._lists = {name: self._params[name][0] for name in many}
-        self._rows, self._chains = (
-            self._whole("token", len(_PER_ROW), ROWS),
-            self._whole("chain", ROWS, CHAIN.itemsize // 4),
-        )
+        self._rows = self._integers("token", len(_PER_ROW), ROWS)
+        self._chains = self._integers("chain", ROWS, CHAIN.itemsize // 4)
         self._lists["slot"][:] = -1
-        self._planned: Sequence[int] = ()  # what `plan` and `slot` say
-        self._hoped: Sequence[int] = ()
+        self._planned: Sequence[int] = ()  # the layers that `plan` holds
+        self._hidden_before: Sequence[int] = ()  # what the pass before was asked for, which `slot` still holds
         wide, half, whole = torch.float32, torch.bfloat16, torch.int32
 
         def room(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -122,9 +119,8 @@ class Resident:
         self._told = torch.zeros(ANSWERS, 3, ROWS, dtype=torch.float64, pin_memory=device.type == "cuda")
         self._read = self._told.numpy()
         facts = room(ANSWERS, 3, ROWS, dtype=torch.float64)
-        self._facts = (
-            facts.unbind()
-        )  # views and addresses are made once: each takes microseconds, in which the GPU rests
+        # Views and addresses are made once: each takes microseconds, in which the GPU rests.
+        self._facts = facts.unbind()
         pairs = zip(self._facts, self._told.unbind(), strict=True)
         self._answers = [(on_device.data_ptr(), on_host.data_ptr()) for on_device, on_host in pairs]
         self._logits = room(ROWS, config.vocab_size, dtype=wide)
@@ -158,8 +154,8 @@ class Resident:
             self._numbers_of[name][0] = number
         self._room_for(64)
 
-    def _whole(self, name: str, *shape: int) -> npt.NDArray[np.int32]:
-        """Whole numbers of the argument, from a field on, as one array: to fill many takes as long as to fill one."""
+    def _integers(self, name: str, *shape: int) -> npt.NDArray[np.int32]:
+        """The argument's fields from one on, as one array: to fill many takes as long as to fill one."""
         fields = self._params.dtype.fields
         assert fields is not None  # noqa: S101 - `_layout` has some
         return np.ndarray(shape, np.int32, self._params.data, fields[name][1])
@@ -190,17 +186,16 @@ class Resident:
         put["given"][0], put["given_count"][0] = (given.data_ptr(), len(given)) if given is not None else (0, 0)
         if layers is not self._planned:
             lists["plan"][: len(layers)] = self._planned = layers
-        asked = self._asked(flat.hidden, layers) if flat.hidden or self._hoped else {}
-        self._hoped = flat.hidden
+        asked = self._asked(flat.hidden, layers) if flat.hidden or self._hidden_before else {}
+        self._hidden_before = flat.hidden
         answer = self._count % ANSWERS
         put["facts"][0], put["told"][0] = self._answers[answer]
-        self._met = (self._met + self.blocks * head) % 2**32
-        put["target"][0] = self._met
+        put["target"][0] = met = (self._met + self.blocks * head) % 2**32
         side = self._count % 2
         put["board"][0], put["stale"][0] = self._sides[side], self._sides[1 - side]
         put["stale_rows"][0], put["stale_steps"][0] = self._last
         self.compile(FEW if rows <= FEW else ROWS)(self._params)
-        self._last = (rows, len(layers))
+        self._met, self._last = met, (rows, len(layers))  # only now: a launch that failed has not met or written
         self._count += 1
         count = len(wanted) if head else 0
         hidden = {layer: self._hidden[at, :rows] for layer, at in asked.items()}

@@ -201,6 +201,7 @@ static void test_misuse() {
         static u32 counter = 0;
         if (!thread_index()) grid_arrive(&counter), grid_wait(&counter, 3);
     });
+    must_abort("for what nobody writes", [](int) { while (!thread_index()) look_again(); });
     must_abort("warp_sync 0: 186 fibers", [](int) { if (thread_index() % 32) warp_sync(); });
     must_abort("different collectives", [](int) { thread_index() % 32 ? warp_sync() : (void)transpose8(0); });
     must_abort("different collectives", [](int) { shuffle_xor(0, thread_index() % 32 ? 1 : 2); });

@@ -220,6 +220,23 @@ def test_what_does_not_fit_is_left_to_others(place, folders):
     assert pair.passes.run(flatten([Work(slot, some(16), logits=())], pair.cache)) is not None
 
 
+def test_a_launch_that_failed_keeps_nobody_waiting(place, folders, monkeypatch):
+    pair = Pair(place, folders["llama"])
+    (slot,) = pair.open(20)
+    works = [Work(slot, (1, 2), logits=(0, 1))]
+    assert pair.cache.reserve(slot, 2)
+
+    def refuses(_):
+        raise launch.GpuError("no.")
+
+    pair.passes.compile(resident.FEW)
+    with monkeypatch.context() as patch:
+        patch.setitem(pair.passes._launches, resident.FEW, refuses)
+        with pytest.raises(launch.GpuError):
+            pair.passes.run(flatten(works, pair.cache))
+    pair.close_to(works)
+
+
 def rig(place, model, drafter, monkeypatch):
     monkeypatch.setattr(Transformer, "resident", place.passes)
     monkeypatch.setattr(build, "Shaping", lambda *given: Shaping(*given[:3], resident=True))

@@ -123,7 +123,7 @@ DEVICE float load_fresh_float(const float* p) {
 DEVICE void store_fresh(u16* p, u32 pair) {  // one word, whole, to where `load_fresh` reads
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(pair) : "memory");
 }
-DEVICE void look_again() {}
+DEVICE void look_again() {}  // between two looks at a word: a GPU's warps take turns by themselves
 DEVICE void bring_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 DEVICE void bring_closer(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
