@@ -14,7 +14,8 @@ from forerun.types import Draft
 
 MEMORY = 0.97  # what a step counts for after the next one
 STALE = 0.3  # what all counts for, at least, after a time without news
-PRIOR = 2.0  # observations that an opinion weighs against the more special one
+PRIOR = 2.0  # observations that an opinion weighs against the more special one;
+PEERS = 8.0  # and what is known of all requests against one's own: they differ by less than their first drafts do
 HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
 DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
@@ -169,4 +170,4 @@ class Record:
 
 def _rates(counts: Iterable[tuple[float, float, float]]) -> list[float]:
     """How often things happen, by how often they did, what is thought otherwise, and how often they were looked at."""
-    return [(happened + PRIOR * opinion) / (asked + PRIOR) for happened, opinion, asked in counts]
+    return [(happened + PEERS * opinion) / (asked + PEERS) for happened, opinion, asked in counts]

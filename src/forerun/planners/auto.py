@@ -1,14 +1,15 @@
 """As many nodes as bring the most tokens per second, by what passes cost and what became of earlier drafts.
 
 A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
-(drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
-what drafts add to it; so some steps without are taken now and then. How often a node is accepted if its parent is, is
-counted by who guessed it, how deep and how surely (drafting/worth.py); so a draft that was made is cut to the nodes
-that pay, over all requests. How many nodes are worth drafting is what earlier drafts of the request, and of all, have
-been worth by that measure, or have brought in steps that are not looked at closely. Both times nodes are taken in
-falling order of their chances, as far as tokens per second rise: a knapsack of equal weights. What is never tried is
-never learnt, so a little more than pays is drafted and verified now and then, unless drafts have cost more than they
-brought by a share of all the time.
+(drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py), mostly from steps that
+are not looked at closely, for the looks take time: without drafts, and what drafts add to it; so some steps without are
+taken now and then. How often a node is accepted if its parent is, is counted by who guessed it, how deep and how surely
+(drafting/worth.py); so a draft that was made is cut to the nodes that pay, over all requests. How many nodes are worth
+drafting is what earlier drafts of the request, and of all, have been worth by that measure, or have brought in steps
+that are not looked at closely. Both times nodes are taken in falling order of their chances, as far as tokens per
+second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays is drafted and
+verified now and then, and again at once where it paid, unless drafts have cost more than they brought by a share of all
+the time.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
 times differ.
 """
@@ -25,8 +26,10 @@ from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, APART = 6, 8  # drafts after which a request is looked at closely every few steps only, for the time it takes,
+YOUNG, LEARNT = 6, 16  # steps that are looked at closely when drafts begin, as long as there were fewer than so many;
+APART = 8  # else every few steps are, for the time it takes,
 QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after so many steps and so many seconds
+GLANCE, TIMED = 2, 4  # of so many others, one draft's outcome and one step's time are noted
 STEADY = 16  # steps between two decisions, at most, while what pays is the same
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
@@ -35,9 +38,9 @@ ASKED = 4  # of so many requests, where nothing is drafted: more would cost more
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
-LOOK = 6e-5  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
-EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts: those are sure,
-START = 1.08  # and who starts to draft has to read what was written meanwhile
+LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
+EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: a few bad guesses are
+START = 1.05  # no reason to stop, as who starts to draft has to read what was written meanwhile
 VAIN, LOAN = 0.003, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
@@ -76,6 +79,7 @@ class AutoPlanner(Planner):
         self.price = 0.0  # steps that those of one step cost, as a rule
         self.bare, self.pause = BARE, BARE  # the step of the next look at some without drafts; steps until another
         self.streak = 0  # of those, how many are to come
+        self.hope, self.paid = 1, False  # nodes of a trial where nobody drafts; whether the latest such trial paid
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
@@ -108,8 +112,7 @@ class AutoPlanner(Planner):
         if due:
             before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
             self.shares, drafting = (ids, room, shares), any(shares)
-            drafts = [self.requests.of(context).drafts for context, share in zip(batch, shares, strict=True) if share]
-            self.young = max(self.young, self.steps + YOUNG - (min(drafts) if any(before) else 0)) if drafts else 0
+            self.young = self.steps + YOUNG * (drafting and self.everybody.drafts < LEARNT)
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
             self.rest = min(2 * self.rest, STEADY if drafting else 2 * self.quiet) if known else YOUNG
             self.again = self.steps + self.rest
@@ -131,12 +134,13 @@ class AutoPlanner(Planner):
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
-        asked = len(batch) if any(shares) else min(len(batch), ASKED)
-        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), max(asked, self.least))
+        asked, new = (len(batch), self.least) if any(shares) else (min(len(batch), ASKED), max(self.hope, self.least))
+        pause, self.paid = 1 if self.paid else PATIENCE, False
+        most, left = min(self.options.most, room // len(batch)), min(room - sum(shares), asked * new)
         for i, context in enumerate(batch):
             record = self.requests.of(context)
-            more = min(TRIED if shares[i] else self.least, most - shares[i])
-            if self.steps >= record.tried + PATIENCE and 0 <= more <= left:
+            more = min(TRIED if shares[i] else new, most - shares[i])
+            if self.steps >= record.tried + pause and 0 <= more <= left:
                 record.tried, shares, left = self.steps, [*shares[:i], shares[i] + more, *shares[i + 1 :]], left - more
                 self.trying.add(context.id)
         return shares
@@ -160,6 +164,7 @@ class AutoPlanner(Planner):
         self.quiet = max(QUIET, int(MUTE / step))
         plain = tokens / step
         best = (EDGE if any(self.shares[2]) else START) * plain
+        highest, hope = 0.0, 0
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
             longest, drafting = max(longest, node + 1), drafting + (node == 0)
@@ -167,6 +172,9 @@ class AutoPlanner(Planner):
             rate = tokens / (usual + self.passes.between(running + rows) + constant + each * longest)
             if rate > best and node >= least - 1:
                 best, count = rate, number
+            if rate > highest:
+                highest, hope = rate, number
+        self.hope = hope // running + TRIED
         self.gain = best / plain if self.pause > BARE else 0.0
         shares = [0] * running
         for _, i, _, _ in offers[:count]:
@@ -224,13 +232,12 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
+        settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if not self.close:
             if any(self.shares[2]):
                 self.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
-                number = self.steps % len(turns)
-                self._glance(batch[number], drafts[number], turns[number])
+                self._pass_by(batch, drafts, turns, spent if settled else None)
             return
-        settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if settled and not self.made:
             self.toll.rested(len(batch), spent.drafting + spent.around)
         if not self.trusts.of:
@@ -247,6 +254,18 @@ class AutoPlanner(Planner):
                 made += [one] if one.worth else []
         if made:
             self._account(len(batch), made, accepted, spent, settled=settled, first=first)
+
+    def _pass_by(
+        self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent | None
+    ) -> None:
+        """A step with drafts that is not looked at closely, as most are: now and then an outcome, or what it took."""
+        if self.steps % GLANCE == 0:
+            number = self.steps // GLANCE % len(turns)
+            self._glance(batch[number], drafts[number], turns[number])
+        if self.steps % TIMED == 0 and spent is not None and any(drafts):
+            sizes = [share for share, draft in zip(self.shares[2], drafts, strict=True) if draft]
+            self.toll.drafted(len(batch), len(sizes), max(sizes), spent.drafting, spent.around)
+            self.passes.learn(spent.rows, spent.running, drafts=True)
 
     def _glance(self, context: Context, draft: Draft, turn: Turn) -> None:
         """What became of one draft of a step that is not looked at closely; many that are, are a request's first."""
@@ -273,7 +292,7 @@ class AutoPlanner(Planner):
         nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
         rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         around = max(spent.around - self.toll.without(running), 0.0) if settled else 0.0  # else a prompt's, too
-        if settled and not first:
+        if settled and not first and (any(self.shares[2]) or not self.toll.warm):  # who rested has more to read
             self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
         constant, each = self.toll.line(len(made))
         usual = constant + each * longest
@@ -281,12 +300,13 @@ class AutoPlanner(Planner):
         lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
         self.charge(min(lost, HELD), accepted / running)
         self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
-        if not nodes or (self.toll.known, self.toll.warm) != before:  # drafts of which nothing is left are waste
+        if not nodes:  # drafts of which nothing is left are waste: who goes on with them begins anew
+            ids, room, shares = self.shares
+            self.shares, self.again = (ids, room, [0] * len(shares)), self.steps
+        elif (self.toll.known, self.toll.warm) != before:
             self.again = self.steps
-        elif not any(self.shares[2]):  # a trial
-            took = spent.drafting + around + min(rows, spent.running - self.passes.of(running))
-            if took < accepted / running * one:
-                self.again = min(self.again, self.steps + PATIENCE)
+        elif not any(self.shares[2]) and self.price < accepted / running:  # a trial that paid
+            self.again, self.paid = self.steps, True
 
     def charge(self, steps: float, tokens: float) -> None:
         """What drafts of a step cost, in steps without, and how many tokens they brought each request."""

@@ -44,7 +44,9 @@ def step(plan, batch, draft):
     """One step in which whoever is asked drafts this, of which nothing comes true; the shares."""
     shares = plan.share(batch, 100)
     drafts = [draft if share else NOTHING for share in shares]
-    drafts = list(plan.cut(batch, drafts)) if any(drafts) else drafts
+    asked = [i for i, share in enumerate(shares) if share]
+    for i, one in zip(asked, plan.cut([batch[i] for i in asked], [drafts[i] for i in asked]), strict=True):
+        drafts[i] = one
     turns = [Turn((Emission(0, ""),), (0,), len(one), len(one)) for one in drafts]
     rows = len(batch) + sum(map(len, drafts))
     plan.observe(batch, drafts, turns, Spent(0.01 * any(shares), plan.passes.costs.of(rows), rows))
