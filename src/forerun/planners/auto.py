@@ -17,7 +17,7 @@ times differ.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
+from math import inf, sqrt
 
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
@@ -39,8 +39,9 @@ BARE, RARE = 8, 256  # steps until there are some without drafts, at first and i
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
-EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: a few bad guesses are
-START = 1.05  # no reason to stop, as who starts to draft has to read what was written meanwhile
+EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
+START = 1.1  # and of those that begin, which have to read what was written meanwhile;
+SLACK = 0.08  # less, by the root of the requests, as the luck of few says little
 VAIN, LOAN = 0.003, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
@@ -163,7 +164,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.quiet = max(QUIET, int(MUTE / step))
         plain = tokens / step
-        best = (EDGE if any(self.shares[2]) else START) * plain
+        best = ((EDGE if any(self.shares[2]) else START) - SLACK / sqrt(running)) * plain
         highest, hope = 0.0, 0
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
