@@ -17,7 +17,7 @@ times differ.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, sqrt
+from math import inf
 
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
@@ -29,7 +29,7 @@ from forerun.types import Context, Draft, Facts, Setup, Turn
 YOUNG, LEARNT = 6, 16  # steps that are looked at closely when drafts begin, as long as there were fewer than so many;
 APART = 8  # else every few steps are, for the time it takes,
 QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after so many steps and so many seconds
-GLANCE, TIMED = 2, 4  # of so many others, one draft's outcome and one step's time are noted
+GLANCE, TIMED = 2, 4  # of so many others, one draft's outcome (with one request) and one step's time are noted
 STEADY = 16  # steps between two decisions, at most, while what pays is the same
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request
@@ -41,7 +41,7 @@ STREAK = 3  # and so many of them: right after drafts, whose passes have emptied
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
-SLACK = 0.08  # less, by the root of the requests, as the luck of few says little
+SLACK = 0.08  # less with one request, and shared by more: one's luck says little
 VAIN, LOAN = 0.003, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
@@ -164,7 +164,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.quiet = max(QUIET, int(MUTE / step))
         plain = tokens / step
-        best = ((EDGE if any(self.shares[2]) else START) - SLACK / sqrt(running)) * plain
+        best = ((EDGE if any(self.shares[2]) else START) - SLACK / running) * plain
         highest, hope = 0.0, 0
         for number, (worse, _, node, there) in enumerate(offers[:room], 1):
             tokens, rows = tokens - worse, rows + there
@@ -260,8 +260,8 @@ class AutoPlanner(Planner):
         self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent | None
     ) -> None:
         """A step with drafts that is not looked at closely, as most are: now and then an outcome, or what it took."""
-        if self.steps % GLANCE == 0:
-            number = self.steps // GLANCE % len(turns)
+        if len(turns) > 1 or self.steps % GLANCE == 0:
+            number = self.steps % len(turns)
             self._glance(batch[number], drafts[number], turns[number])
         if self.steps % TIMED == 0 and spent is not None and any(drafts):
             sizes = [share for share, draft in zip(self.shares[2], drafts, strict=True) if draft]
