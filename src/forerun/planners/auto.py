@@ -26,8 +26,8 @@ from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, LEARNT = 6, 16  # steps that are looked at closely when drafts begin, as long as there were fewer than so many;
-APART = 8  # else every few steps are, for the time it takes,
+YOUNG, LEARNT = 6, 16  # steps of which every other is looked at closely when drafts begin, until there were so many;
+APART = 8  # else every few are, for the time it takes,
 QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after so many steps and so many seconds
 GLANCE, TIMED = 2, 4  # of so many others, one draft's outcome (with one request) and one step's time are noted
 STEADY = 16  # steps between two decisions, at most, while what pays is the same
@@ -107,7 +107,9 @@ class AutoPlanner(Planner):
         if same and not self.trusts.of:
             return list(self.shares[2])  # nothing has come of it yet
         due = not same or self.steps >= self.again
-        self.close = due or not self.toll.warm or self.steps < self.young or (self.again - self.steps) % APART == 0
+        early = not self.toll.warm or self.steps < self.young
+        every = APART if not early else 2 if len(batch) == 1 else 1
+        self.close = due or (self.again - self.steps) % every == 0
         if not self.close:
             return list(self.shares[2])
         if due:
@@ -118,7 +120,8 @@ class AutoPlanner(Planner):
             self.rest = min(2 * self.rest, STEADY if drafting else 2 * self.quiet) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
-        if self.trusts.of and (self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)):
+        may = self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)
+        if self.trusts.of and may:
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
@@ -263,9 +266,9 @@ class AutoPlanner(Planner):
         if len(turns) > 1 or self.steps % GLANCE == 0:
             number = self.steps % len(turns)
             self._glance(batch[number], drafts[number], turns[number])
-        if self.steps % TIMED == 0 and spent is not None and any(drafts):
+        if (self.steps % TIMED == 0 or not self.toll.warm) and spent is not None and any(drafts):
             sizes = [share for share, draft in zip(self.shares[2], drafts, strict=True) if draft]
-            self.toll.drafted(len(batch), len(sizes), max(sizes), spent.drafting, spent.around)
+            self._pay(len(batch), len(sizes), max(sizes), spent)
             self.passes.learn(spent.rows, spent.running, drafts=True)
 
     def _glance(self, context: Context, draft: Draft, turn: Turn) -> None:
@@ -289,25 +292,30 @@ class AutoPlanner(Planner):
         self, running: int, made: Sequence[Made], accepted: int, spent: Spent, *, settled: bool, first: bool
     ) -> None:
         """What drafts cost and brought."""
-        before, longest = (self.toll.known, self.toll.warm), max(len(one.worth) for one in made)
+        longest = max(len(one.worth) for one in made)
         nodes, one = sum(len(one.kept) for one in made), self.toll.without(running) + self.passes.of(running)
         rows = self.passes.of(spent.rows) - self.passes.of(spent.rows - nodes)
         around = max(spent.around - self.toll.without(running), 0.0) if settled else 0.0  # else a prompt's, too
-        if settled and not first and (any(self.shares[2]) or not self.toll.warm):  # who rested has more to read
-            self.toll.drafted(running, len(made), longest, spent.drafting, spent.around)
+        if settled and not first and (any(self.shares[2]) or not self.toll.warm):  # who did not rest
+            self._pay(running, len(made), longest, spent)
         constant, each = self.toll.line(len(made))
-        usual = constant + each * longest
-        self.price = min((usual + rows) / one, 1.0)
+        usual = (constant + each * longest + rows) / one
+        self.price = min(usual, 1.0)
         lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
         self.charge(min(lost, HELD), accepted / running)
         self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
         if not nodes:  # drafts of which nothing is left are waste: who goes on with them begins anew
             ids, room, shares = self.shares
             self.shares, self.again = (ids, room, [0] * len(shares)), self.steps
-        elif (self.toll.known, self.toll.warm) != before:
-            self.again = self.steps
-        elif not any(self.shares[2]) and self.price < accepted / running:  # a trial that paid
+        elif not any(self.shares[2]) and usual < accepted / running:  # a trial that paid
             self.again, self.paid = self.steps, True
+
+    def _pay(self, running: int, drafting: int, longest: int, spent: Spent) -> None:
+        """What drafts took; once the first are past, what pays is asked at once."""
+        before = self.toll.known, self.toll.warm
+        self.toll.drafted(running, drafting, longest, spent.drafting, spent.around)
+        if (self.toll.known, self.toll.warm) != before:
+            self.again = self.steps
 
     def charge(self, steps: float, tokens: float) -> None:
         """What drafts of a step cost, in steps without, and how many tokens they brought each request."""

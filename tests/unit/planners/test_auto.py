@@ -289,6 +289,47 @@ def test_it_comes_back_soon_when_passes_have_become_cheap():
     assert sum(drafted[60:]) >= 30
 
 
+def test_what_looks_take_is_not_taken_for_the_price_of_drafts():
+    """A draft of one node brings half a step; it costs a quarter of one, and half a step more where it is looked at."""
+    plan, luck = planner(FLAT, most=1), cycle([0, 1])
+    observe = plan.observe
+
+    def looked(batch, drafts, turns, spent):
+        drafting = (0.75 if plan.close else 0.25) if any(drafts) else 0.0
+        observe(batch, drafts, turns, spent._replace(drafting=drafting))
+
+    plan.observe = looked
+    history = play(plan, [lambda nodes: min(nodes, next(luck))], 400)
+    assert sum(plan.toll.line(1)) < 0.45
+    assert sum(map(any, history[100:])) > 250
+
+
+def test_a_trial_that_pays_goes_on_at_once():
+    """Who has rested reads what was written meanwhile, once."""
+    plan = planner(FLAT)
+    play(plan, [never], 400, drafting=0.3)
+    plan.vain, plan.later = 5.0, plan.steps  # what drafts may have cost is used up, but for a trial
+    observe, before = plan.observe, list[bool]()
+
+    def rested(batch, drafts, turns, spent):
+        took = (0.3 if before[-1:] == [True] else 2.0) * any(map(len, drafts))
+        before.append(any(map(len, drafts)))
+        observe(batch, drafts, turns, spent._replace(drafting=took))
+
+    plan.observe = rested
+    drafted = [any(shares) for shares in play(plan, [lambda nodes: min(nodes, 1)], 400)]
+    first = drafted.index(True)
+    assert sum(drafted[first : first + 12]) >= 9
+    assert plan.toll.line(1)[0] < 0.5
+
+
+def test_drafts_of_which_nothing_is_left_do_not_go_on():
+    """Passes over two rows cost twice what the profile said, so that no node pays; nor do drafts of none."""
+    costs, one = Costs((1, 2, 64), (1.0, 2.2, 9.0)), [lambda nodes: min(nodes, 1)]
+    history = play(planner(FLAT), one, 300, drafting=0.03, true=costs)
+    assert sum(map(any, history[60:])) <= 240 / 16
+
+
 def test_no_more_than_the_room():
     for room in (0, 1, 5, 40):
         assert all(sum(shares) <= room for shares in play(planner(FLAT), [always] * 3, 60, room=room))
