@@ -120,7 +120,7 @@ class AutoPlanner(Planner):
             self.rest = min(2 * self.rest, STEADY if drafting else 2 * self.quiet) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
-        may = self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)
+        may = self.paid or self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)
         if self.trusts.of and may:
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
