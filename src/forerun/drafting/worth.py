@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from forerun.types import Draft
+from forerun.types import Draft, Turn
 
 MEMORY = 0.97  # what a step counts for after the next one
 STALE = 0.3  # what all counts for, at least, after a time without news
@@ -171,3 +171,9 @@ class Record:
 def _rates(counts: Iterable[tuple[float, float, float]]) -> list[float]:
     """How often things happen, by how often they did, what is thought otherwise, and how often they were looked at."""
     return [(happened + PEERS * opinion) / (asked + PEERS) for happened, opinion, asked in counts]
+
+
+def path_of(turn: Turn) -> set[int]:
+    """The nodes that were accepted."""
+    pending = len(turn.keep) + 1 - len(turn.emissions)
+    return {row - pending for row in turn.keep[pending:]}

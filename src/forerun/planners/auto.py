@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
+from forerun.drafting.losses import Losses
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
-from forerun.drafting.worth import Made, Record, Trusts
+from forerun.drafting.worth import Made, Record, Trusts, path_of
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
@@ -42,9 +43,6 @@ LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is lo
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
 SLACK = 0.08  # less with one request, and shared by more: one's luck says little
-VAIN, LOAN = 0.004, 10.0  # of every step, and steps at first, that drafts may have cost beyond what they brought,
-HELD = 2.5  # at most, by one step: it may have been held up
-SAVED = 32.0  # of which so many steps are remembered: drafts that pay a little have bad luck for a while
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
 
@@ -75,8 +73,7 @@ class AutoPlanner(Planner):
         self.rest, self.quiet = YOUNG, QUIET  # steps between two decisions, and two looks while nothing is drafted
         self.again = inf if setup.drafter.silent else 0  # the step of the next
         self.steps, self.floor = 0, 0.0  # what a node must be worth to be verified
-        self.vain = 0.0  # steps that drafts have lost
-        self.later = 0.0  # the step from which the latest drafts' loss is a small share of the time
+        self.losses = Losses()
         self.price = 0.0  # steps that those of one step cost, as a rule
         self.bare, self.pause = BARE, BARE  # the step of the next look at some without drafts; steps until another
         self.streak = 0  # of those, how many are to come
@@ -106,22 +103,21 @@ class AutoPlanner(Planner):
         same = self.shares[:2] == (ids, room)
         if same and not self.trusts.of:
             return list(self.shares[2])  # nothing has come of it yet
-        due = not same or self.steps >= self.again
-        early = not self.toll.warm or self.steps < self.young
-        every = APART if not early else 2 if len(batch) == 1 else 1
+        bearable = self.losses.bearable(self.steps)
+        due = not same or self.steps >= self.again or (any(self.shares[2]) and not bearable)
+        every = APART if self.toll.warm and self.steps >= self.young else 1 + (len(batch) == 1)
         self.close = due or (self.again - self.steps) % every == 0
         if not self.close:
             return list(self.shares[2])
         if due:
-            before, shares = self.shares[2], self._best(batch, room) if self.solvent else [0] * len(batch)
+            before, shares = self.shares[2], self._best(batch, room) if bearable else [0] * len(batch)
             self.shares, drafting = (ids, room, shares), any(shares)
             self.young = self.steps + YOUNG * (drafting and self.everybody.drafts < LEARNT)
             known = abs(sum(shares) - sum(before)) <= len(batch) // APART + 1 or not drafting
             self.rest = min(2 * self.rest, STEADY if drafting else 2 * self.quiet) if known else YOUNG
             self.again = self.steps + self.rest
         shares = self.shares[2]
-        may = self.paid or self.vain <= VAIN * self.steps or (self.solvent and self.steps >= self.later)
-        if self.trusts.of and may:
+        if self.trusts.of and (self.paid or self.losses.trial(self.steps)):
             shares = self._tried(batch, shares, room)
         self.made = {number: Made(share) for number, share in zip(ids, shares, strict=True) if share}
         return list(shares)
@@ -130,11 +126,6 @@ class AutoPlanner(Planner):
     def least(self) -> int:
         """Nodes of a draft."""
         return max(self.lesson, 1)
-
-    @property
-    def solvent(self) -> bool:
-        """Whether drafts may go on as they are."""
-        return self.vain <= LOAN + VAIN * self.steps
 
     def _tried(self, batch: Sequence[Context], shares: list[int], room: int) -> list[int]:
         """Some nodes more for requests that had no trial for a while."""
@@ -239,7 +230,7 @@ class AutoPlanner(Planner):
         settled = spent.rows == len(batch) + sum(map(len, drafts))  # else somebody's prompt was read
         if not self.close:
             if any(self.shares[2]):
-                self.charge(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
+                self.losses.add(self.price, sum(len(turn.emissions) for turn in turns) / len(turns) - 1)
                 self._pass_by(batch, drafts, turns, spent if settled else None)
             return
         if settled and not self.made:
@@ -274,7 +265,7 @@ class AutoPlanner(Planner):
     def _glance(self, context: Context, draft: Draft, turn: Turn) -> None:
         """What became of one draft of a step that is not looked at closely; many that are, are a request's first."""
         ids, _, shares = self.shares
-        path = _path(turn)
+        path = path_of(turn)
         for record in (self.everybody, self.requests.of(context)):
             record.saw(shares[ids.index(context.id)], len(draft), path, self.steps)
         if self.floor:
@@ -282,7 +273,7 @@ class AutoPlanner(Planner):
 
     def _learn(self, own: Record, made: Made, draft: Draft, turn: Turn) -> int:
         """What became of one draft; how many of its tokens were accepted."""
-        path = _path(turn)
+        path = path_of(turn)
         for record in (self.everybody, own):
             record.learn(made, len(path), self.steps)
         self.trusts.learn(draft, path, self.steps)
@@ -302,11 +293,9 @@ class AutoPlanner(Planner):
         usual = (constant + each * longest + rows) / one
         self.price = min(usual, 1.0)
         lost = (spent.drafting + around + rows) / one  # who rested or is new has more to read, which is no rule
-        self.charge(min(lost, HELD), accepted / running)
-        self.later = self.steps + (min(lost, HELD) - accepted / running) / VAIN
+        self.losses.looked(self.steps, lost, accepted / running)
         if not nodes:  # drafts of which nothing is left are waste: who goes on with them begins anew
-            ids, room, shares = self.shares
-            self.shares, self.again = (ids, room, [0] * len(shares)), self.steps
+            self.shares, self.again = (*self.shares[:2], [0] * running), self.steps
         elif not any(self.shares[2]) and usual < accepted / running:  # a trial that paid
             self.again, self.paid = self.steps, True
 
@@ -316,18 +305,6 @@ class AutoPlanner(Planner):
         self.toll.drafted(running, drafting, longest, spent.drafting, spent.around)
         if (self.toll.known, self.toll.warm) != before:
             self.again = self.steps
-
-    def charge(self, steps: float, tokens: float) -> None:
-        """What drafts of a step cost, in steps without, and how many tokens they brought each request."""
-        self.vain = max(self.vain + steps - tokens, -SAVED)
-        if not self.solvent:
-            self.again = self.steps
-
-
-def _path(turn: Turn) -> set[int]:
-    """The nodes that were accepted."""
-    pending = len(turn.keep) + 1 - len(turn.emissions)
-    return {row - pending for row in turn.keep[pending:]}
 
 
 def _likeliest(worth: Sequence[float], count: int) -> list[int]:

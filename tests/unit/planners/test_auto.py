@@ -117,9 +117,9 @@ def test_drafts_are_charged_as_long_as_they_took_but_for_one_that_was_held_up(dr
     """A drafter that has rested has more to read than as a rule."""
     plan = planner(FLAT)
     assert play(plan, [always], 50, drafting=0.1)[-1] == [8]
-    before, plan.again = plan.vain, 0
+    before, plan.again = plan.losses.vain, 0
     play(plan, [never], 1, drafting=drafting)
-    assert plan.vain - before == pytest.approx(charged, abs=0.05)
+    assert plan.losses.vain - before == pytest.approx(charged, abs=0.05)
 
 
 @pytest.mark.parametrize(("size", "drafting"), [(8, 0.1), (16, 0.1), (16, 0.3)])
@@ -166,7 +166,7 @@ def test_the_drafter_says_how_many_nodes_teach_it():
 def test_who_lost_four_steps_waits():
     plan = planner(FLAT)
     play(plan, [always], 50)
-    plan.vain = 1000.0
+    plan.losses.vain = 1000.0
     assert play(plan, [always], 12)[4:] == [[0]] * 8
 
 
@@ -174,8 +174,8 @@ def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.charge(1.0, tokens)
-        solvent.append(plan.solvent)
+        plan.losses.add(1.0, tokens)
+        solvent.append(plan.losses.bearable(plan.steps))
     assert all(solvent[:130])
     assert not any(solvent[145:])
 
@@ -308,7 +308,7 @@ def test_a_trial_that_pays_goes_on_at_once():
     """Who has rested reads what was written meanwhile, once."""
     plan = planner(FLAT)
     play(plan, [never], 400, drafting=0.3)
-    plan.vain, plan.later = 5.0, plan.steps  # what drafts may have cost is used up, but for a trial
+    plan.losses.vain, plan.losses.later = 5.0, plan.steps  # what drafts may have cost is used up, but for a trial
     observe, before = plan.observe, list[bool]()
 
     def rested(batch, drafts, turns, spent):
