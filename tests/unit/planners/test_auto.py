@@ -8,6 +8,7 @@ import pytest
 
 from forerun.drafters.token_recycling import TokenRecyclingDrafter
 from forerun.drafting.toll import Line, Toll
+from forerun.drafting.worth import Record
 from forerun.errors import ConfigError
 from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
@@ -321,6 +322,24 @@ def test_a_trial_that_pays_goes_on_at_once():
     first = drafted.index(True)
     assert sum(drafted[first : first + 12]) >= 9
     assert plan.toll.line(1)[0] < 0.5
+
+
+def test_a_few_wrong_guesses_of_a_request_are_not_taken_for_all_of_it():
+    own = Record(1)
+    for step in range(4):
+        own.saw(1, 1, set(), step)
+    assert 0.5 < own.over(([0.9], [1.0]))[0][0] < 0.7
+    for step in range(4, 60):
+        own.saw(1, 1, set(), step)
+    assert own.over(([0.9], [1.0]))[0][0] < 0.25
+
+
+@pytest.mark.parametrize(("size", "goes_on"), [(1, True), (16, False)])
+def test_one_request_goes_on_where_drafts_seem_to_lose_a_little(size, goes_on):
+    """Half of the guesses are right, and a draft takes 0.53 steps."""
+    plan, luck = planner(FLAT, most=1), cycle([1, 1, 0, 0])
+    history = play(plan, [lambda nodes: min(nodes, next(luck))] * size, 120, drafting=0.53)
+    assert (sum(map(any, history[40:])) > 50) is goes_on
 
 
 def test_drafts_of_which_nothing_is_left_do_not_go_on():
