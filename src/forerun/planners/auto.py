@@ -27,8 +27,8 @@ from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
-YOUNG, LEARNT = 6, 16  # steps of which every other is looked at closely when drafts begin, until there were so many;
-APART = 8  # else every few are, for the time it takes,
+YOUNG, LEARNT = 6, 16  # steps that are looked at closely when drafts begin, until there were so many (every other one,
+APART = 8  # of one request); else every few are, for the time it takes,
 QUIET, MUTE = 32, 0.03  # and fewer while nothing is drafted: after so many steps and so many seconds
 GLANCE, TIMED = 2, 4  # of so many others, one draft's outcome (with one request) and one step's time are noted
 STEADY = 16  # steps between two decisions, at most, while what pays is the same
@@ -105,7 +105,7 @@ class AutoPlanner(Planner):
             return list(self.shares[2])  # nothing has come of it yet
         bearable = self.losses.bearable(self.steps)
         due = not same or self.steps >= self.again or (any(self.shares[2]) and not bearable)
-        every = APART if self.toll.warm and self.steps >= self.young else 1 + (len(batch) == 1)
+        every = APART if self.toll.warm and self.steps >= self.young else 2 if len(batch) == 1 else 1
         self.close = due or (self.again - self.steps) % every == 0
         if not self.close:
             return list(self.shares[2])
