@@ -22,6 +22,7 @@ from rich.table import Table
 from forerun.bench import machine, workloads
 from forerun.bench.drive import generate
 from forerun.bench.measure import CONVENTION
+from forerun.bench.paper import paper
 from forerun.bench.planners import COSTS, ratio
 from forerun.bench.replay import ALL, Record, replay
 from forerun.bench.speedup import model_facts, open_plain
@@ -189,4 +190,4 @@ def show(report: dict[str, Any]) -> None:
     for case in report["cases"]:
         names = case["category"], case["drafter"].replace("[", "\\[")
         table.add_row(*names, f"{case['tokens_per_step']:.2f}", shown(case["over_plain"]), shown(case["over_best"]))
-    Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
+    paper().print(table)

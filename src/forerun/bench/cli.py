@@ -154,15 +154,18 @@ def memory(**values: Any) -> None:  # noqa: ANN401
     help="Passes of fixed shape, through the engine's runner; on a GPU always.",
 )
 @click.option("--kv-dtype", type=click.Choice(KV_DTYPES), default="auto", show_default=True, help="Of keys and values.")
-def roofline(shapes: str, dtypes: str, widths: str, **values: Any) -> None:  # noqa: ANN401
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File for a plot of T(k)/T(1), as PNG.")
+def roofline(shapes: str, dtypes: str, widths: str, out: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure a pass over one row and over several, against the memory's own speed."""
     from forerun.bench import roofline as benchmark
+    from forerun.bench.paper import keep
     from forerun.bench.report import as_json
 
-    numbers = [int(width) for width in widths.split(",")]
-    order = benchmark.Order(shapes.split(","), dtypes.split(","), numbers, **values)
+    order = benchmark.Order(shapes.split(","), dtypes.split(","), budgets("widths", widths), **values)
     found = benchmark.run(order)
     benchmark.show(found)
+    if out is not None:
+        keep(benchmark.plot(found), out)
     click.echo(as_json(found))
 
 
@@ -289,12 +292,13 @@ def choices(**values: Any) -> None:  # noqa: ANN401
 def schedulers(loads: str, out: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure times to and between tokens under every scheduler, by what passes cost; and every eviction."""
     from forerun.bench import schedulers as benchmark
+    from forerun.bench.paper import keep
     from forerun.bench.report import as_json
 
     found = benchmark.run(benchmark.Order(loads=shares("loads", loads), **values))
     benchmark.show(found)
     if out is not None:
-        benchmark.plot(found, out)
+        keep(benchmark.plot(found), out)
     click.echo(as_json(found))
 
 
@@ -543,6 +547,7 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     With --ignore-eos answers are half to one and a half times --max-tokens long, so that clients do not move in step.
     """
     from forerun.bench import serve as benchmark
+    from forerun.bench.paper import keep
     from forerun.bench.report import as_json
 
     names = ("requests", "ttft_ms", "tpot_ms", "against", "repeats", "parts", "trace", "data")
@@ -551,7 +556,7 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
     found = benchmark.run(benchmark.Order(url, budgets("concurrency", concurrency), rates, **own), config, sampling)
     benchmark.show(found)
     if out is not None:
-        benchmark.plot(found, out)
+        keep(benchmark.plot(found), out)
     click.echo(as_json(found))
 
 

@@ -39,6 +39,7 @@ from forerun.bench.children import (
 from forerun.bench.engines import DTYPES, OWN, PEERS, Entrant, Peer, entrants
 from forerun.bench.enlarged import pair
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper
 from forerun.bench.roofline import SHAPES
 from forerun.errors import ConfigError, ForerunError, unknown
 from forerun.kernels import native
@@ -53,7 +54,6 @@ _SPECIAL = 300  # token ids below are bytes and marks
 _WARM_UP_TOKENS = 16
 _TEXTS, _LONGEST = 10, 512  # prompts of a category, and their tokens
 _MIB = 2**20
-_WIDE = 170  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -370,7 +370,7 @@ def _ratios(runners: Sequence[Runner], names: Sequence[str]) -> Iterator[dict[st
 
 def show(report: dict[str, Any]) -> None:
     """Two tables for each shape, then who was left out."""
-    console = Console(width=None if Console().is_terminal else _WIDE, highlight=False)
+    console = paper()
     for found in report["cases"]:
         console.print(_table(found, report["settings"]))
         if found["ratios"]:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import replay, speedup, tasks, workloads
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper
 from forerun.build import costs_of
 from forerun.drafters import DRAFTERS
 from forerun.errors import ConfigError
@@ -145,7 +145,7 @@ def _compared(cases: Sequence[dict[str, Any]], against: str) -> list[dict[str, A
 
 def show(report: dict[str, Any]) -> None:
     """The table, then the notes."""
-    console = Console(width=None if Console().is_terminal else 132, highlight=False)
+    console = paper()
     table = Table(title=report["title"], caption=report["convention"], title_justify="left", caption_justify="left")
     for name in HEADER:
         text = f"over {report['settings']['against']}" if name == "over" else name

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from forerun.bench import machine, workloads
 from forerun.bench.equality import first_difference
+from forerun.bench.paper import paper
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.build import FAMILIES
 from forerun.config import Choice, Config, choose
@@ -48,7 +49,6 @@ COLUMNS = (
     "per token under the model, over plain sampling, and over what the model expects of its own tokens at the same "
     "places, which is 0 in the mean for an exact method; with 95 % intervals over prompts."
 )
-_WIDE = 132  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def shown(interval: Mapping[str, float | None]) -> str:
 
 def show(report: Mapping[str, Any]) -> None:
     """The table, then the notes."""
-    console = Console(width=None if Console().is_terminal else _WIDE, highlight=False)
+    console = paper()
     title = f"{report['title']}, drafter {report['drafter']}"
     table = Table(title=title, title_justify="left")
     table.add_column(HEADER[0], overflow="fold", min_width=24)

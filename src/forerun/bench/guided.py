@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import constrained, machine, searched
 from forerun.bench.figures import Beside
+from forerun.bench.paper import paper
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.llm import LLM
 
@@ -24,7 +24,6 @@ NOTE = (
     "Without: the same prompts and seeds, held by nothing; a span by greedy choices among those that stay in the "
     "prompt; samples by masks alone; a beam search that does not know of the phrases."
 )
-_WIDE = 132  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def show(report: dict[str, Any]) -> None:
     table = Table(*HEADER, title=report["title"], title_justify="left")
     for cells in rows(report):
         table.add_row(*cells)
-    console = Console(width=None if Console().is_terminal else _WIDE, highlight=False)
+    console = paper()
     console.print(table)
     for note in report["notes"]:
         console.print(note, markup=False)

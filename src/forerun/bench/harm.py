@@ -19,6 +19,7 @@ from rich.table import Table
 
 from forerun.bench import machine, planners, workloads
 from forerun.bench.measure import CONVENTION
+from forerun.bench.paper import paper
 from forerun.bench.planners import COSTS, PLAIN, Match, ratio
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.bench.trees import shown
@@ -118,4 +119,4 @@ def show(report: dict[str, Any]) -> None:
         names = case["work"], str(case["batch"]), f"{case['price']:g}", case["planner"]
         figures = f"{case['nodes_per_step']:.2f}", f"{case['accepted']:.0%}"
         table.add_row(*names, *figures, shown(case["over_plain"]))
-    Console(width=None if Console().is_terminal else 120, highlight=False).print(table)
+    paper().print(table)

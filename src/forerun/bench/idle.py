@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.drafts import free
 from forerun.bench.figures import quantile
 from forerun.bench.overhead import Stub
+from forerun.bench.paper import paper
 from forerun.bench.replay import Tally, judged
 from forerun.build import setup_for
 from forerun.config import Config, choose
@@ -143,7 +143,7 @@ def show(found: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name == "drafter" else "right")
     for case in found["cases"]:
         table.add_row(*(cell.replace("[", "\\[") for cell in cells(case)))
-    console = Console(width=None if Console().is_terminal else 100, highlight=False)
+    console = paper()
     console.print(table)
     for note in found["notes"]:
         console.print(note, markup=False)

@@ -14,11 +14,11 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.figures import quantile
+from forerun.bench.paper import paper
 from forerun.build import guides_for
 from forerun.caches import CACHES
 from forerun.caches.contract import Cache
@@ -224,4 +224,4 @@ def show(report: dict[str, Any]) -> None:
         micro = [f"{c[name]:.0f}" for name in ("median_us", "p90_us", "cpu_median_us")]
         numbers = (*micro, goal, f"{c['tokens_per_step']:.2f}")
         table.add_row(c["kind"], c["sampling"], str(c["requests"]), *numbers)
-    Console(width=None if Console().is_terminal else 100, highlight=False).print(table)
+    paper().print(table)

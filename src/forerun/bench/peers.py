@@ -22,6 +22,7 @@ from forerun.bench.drive import generate, turns
 from forerun.bench.equality import Judge, last_logits
 from forerun.bench.figures import Spread
 from forerun.bench.measure import Entrant, entrants
+from forerun.bench.paper import paper
 from forerun.bench.speedup import MAX_TOKENS, Order, model_facts, open_plain
 from forerun.bench.workloads import Item
 from forerun.build import choose_all
@@ -236,7 +237,7 @@ def _table(players: Sequence[Player], games: Sequence[Game], verdicts: Sequence[
 
 def show(report: dict[str, Any]) -> None:
     """The table, then the notes."""
-    console = Console(width=None if Console().is_terminal else 110, highlight=False)
+    console = paper()
     table = Table(title=report["title"], title_justify="left")
     for name in ("engine", "tokens/s", "over transformers", "equal to transformers' greedy"):
         table.add_column(name, justify="left" if name == "engine" else "right")

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from forerun.bench import acceptance, machine, workloads
 from forerun.bench.measure import CONVENTION, Entrant, Race, figures, groups
+from forerun.bench.paper import paper
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.bench.trees import shown
 from forerun.bench.workloads import Item
@@ -220,4 +221,4 @@ def show(report: dict[str, Any]) -> None:
         clock = f"{timed['speedup']['median']:.2f}" if timed else "–"
         ratios = [shown(case["over_plain"]), f"{shown(best)} {best['fixed']}"]
         table.add_row(str(case["batch"]), case["planner"], *numbers, *ratios, clock)
-    Console(width=None if Console().is_terminal else 140, highlight=False).print(table)
+    paper().print(table)

@@ -25,6 +25,7 @@ from rich.table import Table
 from forerun.bench import machine
 from forerun.bench.children import ENGINES, Child, DiedError, Engine, FailedError, MissingError, RefusedError
 from forerun.bench.engines import PEERS, Entrant, Peer, entrants
+from forerun.bench.paper import paper
 from forerun.errors import ConfigError, unknown
 from forerun.models.contract import Model
 from forerun.models.load import folder_of, load_model
@@ -35,7 +36,6 @@ from forerun.weights.load import Checkpoint
 WINDOW = 512  # tokens that are read together; the first ones have little to go by
 LETTERS = 32  # of a text per token, at most, so that a long one is not encoded whole
 EXACT = "exact"
-_WIDE = 110  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def show(found: dict[str, Any]) -> None:
         divergences = f"{c['kl']:.2e}", f"{c['kl_p99']:.2e}"
         sizes = f"{c['mib']:.1f}", f"{c['bits']:.2f}", f"{c['perplexity']:.3f}"
         table.add_row(Path(c["name"]).name, *sizes, *divergences, f"{c['same_token']:.1%}")
-    console = Console(width=None if Console().is_terminal else _WIDE)
+    console = paper()
     console.print(table)
     for note in found["notes"]:
         console.print(note, markup=False)

@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from forerun.bench import machine
+from forerun.bench.paper import paper
 from forerun.build import setup_for
 from forerun.caches.contract import Cache
 from forerun.config import Config, choose
@@ -281,7 +282,7 @@ def show(report: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name in HEADER[:2] else "right", overflow="fold")
     for case in report["cases"]:
         table.add_row(*(cell.replace("[", "\\[") for cell in cells(case)), end_section=case["category"] == ALL)
-    Console(width=None if Console().is_terminal else 120, highlight=False).print(table)
+    paper().print(table)
 
 
 HEADER = ("drafter", "category", "texts", "tokens/step", "drafted", "nodes/step", "accepted", "µs: propose + observe")

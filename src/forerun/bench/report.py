@@ -7,7 +7,6 @@ import base64
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper, png, sheet
 from forerun.files import write_whole
 
 HEADER = (
@@ -29,7 +29,6 @@ HEADER = (
     "ms per step: draft / target / verify / other",
     "equal",
 )
-_WIDE = 132  # columns where the output is no terminal
 Report = dict[str, Any]
 
 
@@ -85,7 +84,7 @@ def remarks(report: Report) -> list[str]:
 
 def show(report: Report, console: Console | None = None) -> None:
     """The table, then the remarks."""
-    console = console or Console(width=None if Console().is_terminal else _WIDE, highlight=False)
+    console = console or paper()
     table = Table(title=report["title"], caption=report["convention"], title_justify="left", caption_justify="left")
     for name in HEADER:
         table.add_column(name, justify="left" if name in HEADER[:2] else "right", overflow="fold")
@@ -128,13 +127,9 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 def plot(report: Report) -> bytes:
     """Speed-up with its middle half, and tokens per step, per category and drafter; a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     drafted = {name: table for name, table in report["drafters"].items() if name != "plain"}
     categories = list(next(iter(report["drafters"].values())))
-    figure = Figure(figsize=(max(8.0, 1.2 * len(categories) * max(len(drafted), 1)), 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = sheet(max(8.0, 1.2 * len(categories) * max(len(drafted), 1)), 4.5)
     left, right = figure.subplots(1, 2)
     for number, (name, table) in enumerate(drafted.items()):
         places, width = _places(len(categories), number, len(drafted))
@@ -149,9 +144,7 @@ def plot(report: Report) -> bytes:
         axes.set_xticks(range(len(categories)), categories, rotation=20, ha="right")
     if drafted:
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(drafted))
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _places(count: int, number: int, drafters: int) -> tuple[Sequence[float], float]:

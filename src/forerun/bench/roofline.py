@@ -23,6 +23,7 @@ from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper, png, sheet
 from forerun.caches.contiguous import ContiguousCache
 from forerun.config import PADDED
 from forerun.engine import costs
@@ -244,13 +245,27 @@ def _figures(info: ModelInfo, order: Order, times: dict[int, list[float]], speed
 
 
 def show(found: dict[str, Any]) -> None:
-    """A table for people."""
-    table = Table(title=f"{found['title']}; memory reads {found['bandwidth_gbs']} GB/s")
-    widths = list(found["cases"][0]["ms"]) if found["cases"] else []
-    for head in ("shape", "dtype", "threads", "limit reached", *(f"T({w}) ms" for w in widths), "T(k)/T(1)"):
+    """A row per shape and precision: the first width's time, and what every other one takes of it."""
+    table = Table(title=f"{found['title']}; memory reads {found['bandwidth_gbs']} GB/s", title_justify="left")
+    first, *others = list(found["cases"][0]["ms"]) if found["cases"] else [""]
+    heads = ("shape", "dtype", "threads", "of limit", f"T({first}) ms", *(f"T({w}) /T({first})" for w in others))
+    for head in heads:
         table.add_column(head, justify="left" if head in {"shape", "dtype"} else "right")
     for c in found["cases"]:
-        curve = " / ".join(f"{c['curve'][w]:.2f}" for w in widths)
-        cells = (f"{c['ms'][w]:.3f}" for w in widths)
-        table.add_row(c["shape"], c["dtype"], str(c["threads"]), f"{c['share_of_limit']:.0%}", *cells, curve)
-    Console().print(table)
+        curve = (f"{c['curve'][w]:.2f}" for w in others)
+        share, time = f"{c['share_of_limit']:.0%}", f"{c['ms'][first]:.3f}"
+        table.add_row(c["shape"], c["dtype"], str(c["threads"]), share, time, *curve)
+    paper().print(table)
+
+
+def plot(found: dict[str, Any]) -> bytes:
+    """What a pass over k rows takes of one over the first width, a line per shape and precision; a PNG."""
+    figure = sheet(7, 4.5)
+    axes = figure.subplots()
+    for c in found["cases"]:
+        axes.plot(
+            [int(width) for width in c["curve"]], list(c["curve"].values()), "o-", label=f"{c['shape']} {c['dtype']}"
+        )
+    axes.set(xlabel="rows of a pass", ylabel="times the first width's", ylim=(0, None))
+    axes.legend()
+    return png(figure)

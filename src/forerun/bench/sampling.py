@@ -20,6 +20,7 @@ from transformers.generation import logits_process as peer
 
 from forerun.bench import machine
 from forerun.bench.figures import clocks, told
+from forerun.bench.paper import paper
 from forerun.sampling import Shaper
 from forerun.types import Sampling
 
@@ -121,4 +122,4 @@ def show(found: dict[str, Any]) -> None:
     )
     for c in found["cases"]:
         shown.add_row(c["sampling"], str(c["rows"]), str(c["vocabulary"]), *(told(c[engine]) for engine in ENGINES))
-    Console(width=None if Console().is_terminal else 120, highlight=False).print(shown)
+    paper().print(shown)

@@ -8,7 +8,6 @@ Does not: charge for context, or for the scheduler's own time; draft; measure a 
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from forerun.bench import machine, traces
 from forerun.bench.figures import quantile
+from forerun.bench.paper import paper, png, sheet
 from forerun.bench.planners import COSTS
 from forerun.bench.traces import FLOOD, VOCAB, Arrival
 from forerun.build import assemble, choose_all, setup_for
@@ -26,7 +26,6 @@ from forerun.caches import CACHES
 from forerun.caches.contract import Cache
 from forerun.config import Choice, Config, choose
 from forerun.engine.engine import Engine
-from forerun.files import write_whole
 from forerun.layers.evict import TRUST
 from forerun.models.contract import Model, ModelInfo
 from forerun.schedulers import SCHEDULERS
@@ -312,17 +311,13 @@ def show(report: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name in HEADER[1:2] else "right", overflow="fold")
     for case in report["cases"]:
         table.add_row(*(cell.replace("[", "\\[") for cell in cells(case)))
-    console = Console(width=None if Console().is_terminal else 150, highlight=False)
+    console = paper()
     console.print(table, *report["notes"], sep="\n")
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
+def plot(report: dict[str, Any]) -> bytes:
     """The slowest first tokens and the slowest gaps, by scheduler and load, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = sheet(11, 4.5)
     cases = report["cases"]
     names = list(dict.fromkeys(case["scheduler"] for case in cases))
     for axes, what, title in zip(figure.subplots(1, 2), ("ttft_ms", "itl_ms"), ("first token", "gap"), strict=True):
@@ -333,6 +328,4 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axes.set_yscale("log")
         axes.tick_params("x", rotation=40)
         axes.legend()
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    write_whole(path, buffer.getvalue(), "free space there, or name another file with --out")
+    return png(figure)

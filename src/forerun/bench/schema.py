@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import covered, held, machine, masks
 from forerun.bench.covered import OWN, Row, validator
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper
 from forerun.bench.speedup import model_facts, open_plain
 from forerun.errors import RequestError
 from forerun.llm import LLM, Result
@@ -214,7 +214,7 @@ def _us(case: Mapping[str, Any]) -> str:
 
 def show(found: Mapping[str, Any]) -> None:
     """Two tables and sentences for people."""
-    console = Console(width=None if Console().is_terminal else 140, highlight=False)
+    console = paper()
     columns = ("set", "compiled", "llguidance", "all right", "over", "under", "because", "compile ms", "mask µs")
     caption = "over: valid instances refused; under: invalid ones let through; times are median / 99 % / worst"
     table = Table(*columns, title=found["title"], caption=caption, title_justify="left")

@@ -16,25 +16,22 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import product
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine, traces, workloads
 from forerun.bench.figures import Spread
 from forerun.bench.load import Answer, Body, closed, figures, opened
+from forerun.bench.paper import paper, png, sheet
 from forerun.errors import ConfigError, ForerunError
-from forerun.files import write_whole
 from forerun.llm import LLM
 from forerun.types import Sampling
 
-_WIDE = 140  # where the output is no terminal
 TOKENS = 64  # per answer, unless told otherwise
 WARM = 4  # requests
 LIBRARY = "library"
@@ -230,7 +227,7 @@ def _written(llm: LLM, bodies: Sequence[Body]) -> list[Answer]:
 
 def show(found: Mapping[str, Any]) -> None:
     """A row per load and server."""
-    console, goals = Console(width=None if Console().is_terminal else _WIDE, highlight=False), found["goals"]
+    console, goals = paper(), found["goals"]
     caption = f"goodput: answers per second with ttft <= {goals['ttft_ms']:g} ms and tpot <= {goals['tpot_ms']:g} ms"
     table = Table(title="a server under load; ms are p50 / p95 / p99", caption=caption, title_justify="left")
     for name in (
@@ -255,13 +252,9 @@ def show(found: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def plot(found: Mapping[str, Any], path: Path) -> None:
+def plot(found: Mapping[str, Any]) -> bytes:
     """Goodput by load, a line per server, as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = sheet(7, 4.5)
     axes, loads = figure.subplots(), found["loads"]
     kind = "rate" if "rate" in loads[0] else "concurrency"
     for flags in dict.fromkeys(load["flags"] for load in loads):
@@ -271,6 +264,4 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("answers per second that met both objectives")
     axes.set_ylim(bottom=0)
     axes.legend()
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_whole(path, buffer.getvalue(), "free space there, or name another file with --out")
+    return png(figure)

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper
 from forerun.build import setup_for
 from forerun.config import Config, choose
 from forerun.drafters import DRAFTERS
@@ -166,7 +166,7 @@ def show(found: dict[str, Any]) -> None:
             for what in ("observed", "proposed")
         ]
         table.add_row(case["drafter"], *pairs, Spread(**case["us"]).shown(1), f"{case['nodes']:.2f}")
-    Console(width=None if Console().is_terminal else 100, highlight=False).print(table)
+    paper().print(table)
 
 
 def _missed(found: dict[str, Any], case: dict[str, Any], what: str) -> str:

@@ -22,6 +22,7 @@ from rich.table import Table
 from forerun.bench import acceptance, machine, workloads
 from forerun.bench.drive import generate
 from forerun.bench.measure import CONVENTION
+from forerun.bench.paper import paper
 from forerun.bench.speedup import MAX_TOKENS, model_facts, open_plain
 from forerun.bench.workloads import Item
 from forerun.build import assemble, choose_all, setup_for
@@ -242,7 +243,7 @@ def show(report: dict[str, Any]) -> None:
         both = [shown(case[name], sign) for name, sign in (("tokens_per_step", ""), ("lead", "+"))]
         rest = [f"{case[name]:.2f}" for name in ("nodes_per_step", "passes_per_step", "worth")]
         table.add_row(case["tree"], str(case["nodes"]), *both, *rest)
-    Console(width=None if Console().is_terminal else 120, highlight=False).print(table)
+    paper().print(table)
 
 
 def shown(spread: dict[str, float], sign: str = "") -> str:

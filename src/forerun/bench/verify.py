@@ -21,6 +21,7 @@ from rich.table import Table
 
 from forerun.bench import machine
 from forerun.bench.figures import clocks, told
+from forerun.bench.paper import paper
 from forerun.rng import CounterRng, Purpose
 from forerun.testing import Told
 from forerun.types import Dist, Draft, Floats
@@ -125,4 +126,4 @@ def show(found: dict[str, Any]) -> None:
     times = {(c["rule"], c["vocabulary"], c["shape"]): told(c) for c in found["cases"]}
     for rule, vocab in dict.fromkeys((rule, vocab) for rule, vocab, _ in times):
         table.add_row(rule, str(vocab), *(times[rule, vocab, shape] for shape in SHAPES))
-    Console(width=None if Console().is_terminal else 120, highlight=False).print(table)
+    paper().print(table)

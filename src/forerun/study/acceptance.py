@@ -14,7 +14,6 @@ Does not: time anything; run a verifier that is not exact against a bound that d
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import product
 from pathlib import Path as File
 from typing import Any
@@ -25,6 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 from forerun.bench import machine
+from forerun.bench.paper import paper, png, sheet
 from forerun.bench.report import as_json
 from forerun.files import write_whole
 from forerun.rng import CounterRng, Purpose
@@ -238,7 +238,7 @@ def show(found: dict[str, Any]) -> None:
     cells = {(c["shape"], c["drafts"], c["rule"]): cell(c) for c in found["cases"]}
     for shape, count in dict.fromkeys((c["shape"], c["drafts"]) for c in found["cases"]):
         table.add_row(shape, str(count), *(cells.get((shape, count, rule), "–") for rule in rules))
-    Console(width=None if Console().is_terminal else 132, highlight=False).print(table)
+    paper().print(table)
 
 
 def cell(case: dict[str, Any]) -> str:
@@ -257,9 +257,7 @@ def write(found: dict[str, Any], folder: File) -> list[File]:
 
 def plot(found: dict[str, Any]) -> bytes:
     """One panel per shape: accepted tokens over the number of drafts; a PNG."""
-    from matplotlib.figure import Figure  # imported late: most runs write no picture
-
-    figure = Figure(figsize=(4 * len(SHAPES), 4.5), layout="constrained")
+    figure = sheet(4 * len(SHAPES), 4.5)
     panels = figure.subplots(1, len(SHAPES))
     for axes, shape in zip(panels, SHAPES, strict=True):
         mine = [c for c in found["cases"] if c["shape"] == shape]
@@ -279,6 +277,4 @@ def plot(found: dict[str, Any]) -> bytes:
     panels[0].set_ylabel("tokens accepted")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png(figure)

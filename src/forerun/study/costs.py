@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine
+from forerun.bench.paper import paper
 from forerun.types import Costs
 
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))  # DU-09799, 2.3
@@ -172,4 +172,4 @@ def show(found: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name in HEADER[:3] else "right")
     for case in found["cases"]:
         table.add_row(*cells(case))
-    Console(width=None if Console().is_terminal else 160, highlight=False).print(table)
+    paper().print(table)

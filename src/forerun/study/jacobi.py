@@ -8,15 +8,14 @@ Does not: time anything; draw tokens; stop at an end of text, behind which the m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench import machine
+from forerun.bench.paper import paper, png, sheet
 from forerun.bench.report import as_json
 from forerun.bench.workloads import OWN, encode, load
 from forerun.drafting.ahead import filler
@@ -99,7 +98,7 @@ def show(found: dict[str, Any]) -> None:
         table.add_row(
             c["category"], str(c["prompt"]), str(c["passes"]), f"{c['positions_per_pass']:.2f}", f"{c['ahead']:.0%}"
         )
-    Console(width=None if Console().is_terminal else 132, highlight=False).print(table)
+    paper().print(table)
 
 
 def write(found: dict[str, Any], folder: File) -> list[File]:
@@ -112,12 +111,10 @@ def write(found: dict[str, Any], folder: File) -> list[File]:
 
 def plot(found: dict[str, Any]) -> bytes:
     """One panel per prompt: passes downwards, positions to the right; dark where settled, light where only right."""
-    from matplotlib.figure import Figure  # imported late: most runs write no picture
-
     cases = found["cases"]
     columns = min(3, len(cases))
     lines = -(-len(cases) // columns)
-    figure = Figure(figsize=(4 * columns, 4 * lines), layout="constrained")
+    figure = sheet(4 * columns, 4 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).flat
     for axes, case in zip(panels, cases, strict=False):
         right = np.array([[cell == "#" for cell in row] for row in case["right"]])
@@ -128,6 +125,4 @@ def plot(found: dict[str, Any]) -> bytes:
         axes.set_title(f"{case['category']} {case['prompt']}")
         axes.set_xlabel("position")
         axes.set_ylabel("pass")
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png(figure)

@@ -5,14 +5,13 @@ Does not: measure.
 
 import json
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from forerun.bench.figures import Spread
+from forerun.bench.paper import paper, png, sheet
 from forerun.files import write_whole
 from forerun.tune.search import Report
 
@@ -32,7 +31,7 @@ def show(found: Report) -> None:
         figures = (f"{row[name]:.2f}" for name in FIGURES)
         spread = (Spread(**row[name]).shown() for name in ("predicted", "measured"))
         table.add_row(row["drafter"], row["planner"], *figures, *spread, f"{row['error']:+.0%}")
-    Console(width=None if Console().is_terminal else 160, highlight=False).print(table)
+    paper().print(table)
 
 
 def ranked(found: Report) -> list[dict[str, Any]]:
@@ -78,9 +77,7 @@ def toml(found: Report, config: Mapping[str, Any]) -> str:
 
 def picture(found: Report) -> bytes:
     """Measured over predicted speed-up, with the tenth on either side that a prediction may be off; a PNG."""
-    from matplotlib.figure import Figure  # imported late: most runs write no picture
-
-    figure = Figure(figsize=(7, 7), layout="constrained")
+    figure = sheet(7, 7)
     axes = figure.subplots()
     for number, row in enumerate(ranked(found), 1):
         across, up = row["predicted"], row["measured"]
@@ -93,6 +90,4 @@ def picture(found: Report) -> bytes:
     axes.fill_between([0, most], [0, most / 1.1], [0, most / 0.9], color="black", alpha=0.1)
     axes.set(xlim=(0, most), ylim=(0, most), xlabel="predicted speed-up", ylabel="measured speed-up")
     axes.legend(fontsize="small", loc="upper left")
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    return png(figure)

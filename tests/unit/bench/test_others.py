@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from forerun.bench import overhead
+from forerun.bench import overhead, roofline
 from forerun.bench.cli import command
 from forerun.errors import ConfigError
 from forerun.kernels import native
@@ -77,9 +77,12 @@ def test_the_command_is_listed_without_loading_a_model():
 
 
 @pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
-def test_the_roofline_ends_in_json_and_its_figures_agree():
-    result = CliRunner().invoke(command, ["roofline", "--shapes", "1M", "--rounds", "2", "--threads", "1"])
+def test_the_roofline_ends_in_json_and_its_figures_agree(tmp_path):
+    picture = tmp_path / "curve.png"
+    order = ["--shapes", "1M", "--rounds", "2", "--threads", "1", "--out", str(picture)]
+    result = CliRunner().invoke(command, ["roofline", *order])
     assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
     report = json.loads(result.stdout.splitlines()[-1])
     assert [(c["shape"], c["dtype"]) for c in report["cases"]] == [("1M", "int8"), ("1M", "bf16")]
     whole, half = report["cases"]
@@ -125,6 +128,14 @@ def test_the_roofline_refuses_padded_passes_with_another_kv_dtype():
     problem = CliRunner().invoke(command, ["roofline", "--passes", "padded", "--kv-dtype", "int8"]).exception
     assert isinstance(problem, ConfigError)
     assert "kv_dtype 'int8'" in str(problem) or native.load() is None
+
+
+def test_a_table_that_is_kept_has_whole_figures(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    widths = {str(2**n): 12345.68 for n in range(7)}
+    case = {"shape": "1.1B", "dtype": "w8a8", "threads": 2, "share_of_limit": 0.9, "ms": widths, "curve": widths}
+    roofline.show({"title": "passes", "bandwidth_gbs": 30.0, "cases": [case]})
+    assert capsys.readouterr().out.count("12345.68") == len(widths)
 
 
 @pytest.mark.parametrize(("flag", "known"), [("--shapes", "125M"), ("--dtype", "int8")])
