@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from forerun.errors import RequestError
 from forerun.guide import COMPLEX, Matcher
+from forerun.kernels.masks import Bits, unpacked
 from forerun.types import Bools, Setup, Spelling
 
 BOUNDS: dict[str, Any] = {  # of llguidance's parser
@@ -142,6 +143,9 @@ class GrammarMatcher(Matcher):
         self._inner.try_consume_tokens(self._pushed)
 
     def mask(self) -> Bools:
+        return unpacked(self.bits(), self._vocab)
+
+    def bits(self) -> Bits:
         walked = len(self._pushed) - self._settled
         if walked and self._clean is None:
             self._clean = self._inner.deep_copy()
@@ -150,9 +154,7 @@ class GrammarMatcher(Matcher):
             self._again()
             if not self._fill():
                 self._words[:] = 0
-        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
-        found: Bools = bits[: self._vocab].view(np.bool_)
-        return found
+        return self._words.view(np.uint8)[: -(-self._vocab // 8)].copy()
 
     def _fill(self) -> bool:
         """Find the mask; False where the matcher fails."""

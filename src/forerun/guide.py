@@ -10,11 +10,13 @@ Does not: know what the constraint is; matchers do.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from forerun.types import Bools
+from forerun.kernels.masks import Bits, likeliest, packed, unpacked
+from forerun.types import Bools, Floats
 
 LOST = "the text has left its constraint"  # how sentences begin that blame a constraint for a text's end
 COMPLEX = "the constraint is too complex here"
@@ -29,6 +31,10 @@ class Matcher(ABC):
     @abstractmethod
     def mask(self) -> Bools:
         """Tokens that may come next [vocab], in an array of the caller's own."""
+
+    def bits(self) -> Bits | None:
+        """The same as bits, if that is what it is made of."""
+        return None
 
     @abstractmethod
     def may_end(self) -> bool:
@@ -54,12 +60,32 @@ class Matcher(ABC):
         return []
 
 
+class Mask:
+    """What may follow a path, as bools [vocab] and as bits, each made of the other when asked for; to be read only."""
+
+    def __init__(self, vocab: int, made: Bools | Bits) -> None:
+        self._vocab, self._made = vocab, made
+        made.flags.writeable = False  # whoever asks may be given this very one
+
+    @cached_property
+    def whole(self) -> Bools:
+        if self._made.dtype == np.bool_:
+            return self._made.view(np.bool_)
+        whole = unpacked(self._made.view(np.uint8), self._vocab)
+        whole.flags.writeable = False
+        return whole
+
+    @cached_property
+    def bits(self) -> Bits:
+        return packed(self._made.view(np.bool_)) if self._made.dtype == np.bool_ else self._made.view(np.uint8)
+
+
 class Guide:
     """The `types.Guide` of one request. `ends` are the ids that end its text: allowed where the text is complete."""
 
     def __init__(self, matcher: Matcher, vocab: int, ends: Iterable[int], pool: Executor | None = None) -> None:
         self._matcher, self._vocab, self._ends, self._pool = matcher, vocab, sorted(ends), pool
-        self._masks: dict[Path, Bools] = {}
+        self._masks: dict[Path, Mask] = {}
         self._lost = False  # a committed token could not be read: nothing may follow it
         self._ahead: Future[None] | None = None  # what finds masks on another thread
         self._wanted = True  # masks were asked for since the last look ahead
@@ -71,8 +97,14 @@ class Guide:
         asked = [tuple(path) for path in paths]
         self._find(self._unknown(asked))
         if len(asked) == 1:
-            return self._masks[asked[0]][None]
-        return np.stack([self._masks[path] for path in asked])
+            return self._masks[asked[0]].whole[None]
+        return np.stack([self._masks[path].whole for path in asked])
+
+    def likeliest(self, logits: Sequence[Floats], paths: Sequence[Path]) -> list[int | None]:
+        self._wait()
+        self._wanted = True
+        self._find(self._unknown(paths))
+        return [likeliest(row, self._masks[path].bits) for row, path in zip(logits, paths, strict=True)]
 
     def foresee(self, paths: Sequence[Path]) -> None:
         self._wait()
@@ -99,7 +131,7 @@ class Guide:
                 if self._down(walked, path):
                     self._mask(path)
                 else:
-                    self._keep(path, np.zeros(self._vocab, np.bool_))
+                    self._masks[path] = Mask(self._vocab, np.zeros(self._vocab, np.bool_))
         finally:  # a drafter that takes too long is interrupted where it stands
             self._back(walked, 0)
 
@@ -138,17 +170,19 @@ class Guide:
             self._matcher.pop(len(walked) - length)
             del walked[length:]
 
-    def _mask(self, path: Path) -> Bools:
+    def _mask(self, path: Path) -> Mask:
         """Behind a path, where the matcher stands."""
         if path not in self._masks:
-            mask = self._matcher.mask()
-            mask[self._ends] = self._matcher.may_end()
-            self._keep(path, mask)  # whole, whenever this is interrupted
+            bits, ends = self._matcher.bits(), self._matcher.may_end()
+            if bits is None:
+                mask = self._matcher.mask()
+                mask[self._ends] = ends
+                self._masks[path] = Mask(self._vocab, mask)
+            else:
+                for end in self._ends:
+                    bits[end // 8] = bits[end // 8] & (0xFF - (1 << end % 8)) | ends << end % 8
+                self._masks[path] = Mask(self._vocab, bits)
         return self._masks[path]
-
-    def _keep(self, path: Path, mask: Bools) -> None:
-        mask.flags.writeable = False  # whoever asks may be given this very one
-        self._masks[path] = mask
 
     def forced(self, path: Sequence[int], count: int) -> list[int]:
         self._wait()
@@ -166,7 +200,7 @@ class Guide:
 
     def _only(self, path: Path) -> list[int]:
         """The one token that is allowed where the matcher stands, behind a path, if it is one."""
-        mask = self._mask(path)
+        mask = self._mask(path).whole
         return [int(mask.argmax())] if np.count_nonzero(mask) == 1 else []
 
     @property
@@ -189,7 +223,7 @@ class Guide:
         """Whether the text is complete and cannot go on."""
         if self._lost or not self._matcher.may_end():
             return False
-        mask = self._mask(())  # which a matcher may fail to find
+        mask = self._mask(()).whole  # which a matcher may fail to find
         return self._matcher.may_end() and np.count_nonzero(mask) == np.count_nonzero(mask[self._ends])
 
 

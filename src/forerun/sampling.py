@@ -7,7 +7,6 @@ Does not: draw anything (`rng.py`), or report log-probabilities of the changed d
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logp
 
 Path = tuple[int, ...]  # tokens that a row has after the committed ones
 _LARGE = 65_536  # numbers; p of fewer is sooner found for all rows at once than for some one by one
-_LOOKS = 3  # a look takes a sixth of what it takes to find and take out all tokens that a mask forbids
 STUCK = (
     "bans, biases, allowed_tokens and the constraint leave no token to draw; allow at least one, or lower min_tokens."
 )
@@ -159,6 +157,11 @@ class Shaper:
         guide, ahead = self._guided
         return guide.masks([(*ahead, *path) for path in rows])
 
+    def likeliest(self, logits: Sequence[Floats], rows: Sequence[Path]) -> list[int | None]:
+        """Of logits [n, vocab], the first of the likeliest tokens that the constraint allows, row by row."""
+        guide, ahead = self._guided
+        return guide.likeliest(logits, [(*ahead, *path) for path in rows])
+
     def _banned(self, rows: Sequence[Path]) -> list[list[int]]:
         """What must not follow the text and each path."""
         s = self.sampling
@@ -239,29 +242,29 @@ class Rows:
 
     def _judged(self, rows: Sequence[int]) -> Iterator[Dist]:
         """P of rows on the host that a constraint alone bends."""
-        for row, mask in zip(rows, self._shaper.masks([self._path(row) for row in rows]), strict=True):
-            yield self._among(row, mask) or self._dists(self._bent([row]))[0]
+        every = self._logits.to(_real(self._logits)).numpy()
+        logits, paths = [every[row] for row in rows], [self._path(row) for row in rows]
+        if self._shaper.sampling.greedy:
+            best = self._shaper.likeliest(logits, paths)
+            found: Iterator[Dist | None] = (None if token is None else Dist.point(token) for token in best)
+        else:
+            found = map(self._among, logits, self._shaper.masks(paths))
+        for row, left in zip(rows, found, strict=True):
+            yield left or self._dists(self._bent([row]))[0]
 
-    def _among(self, row: int, mask: Bools) -> Dist | None:
-        """P of one of them; None where no token is left."""
-        logits = self._logits[row].to(_real(self._logits)).numpy()
+    def _among(self, logits: Floats, mask: Bools) -> Dist | None:
+        """P of what a mask leaves of a row; None where no token is left."""
         if 2 * np.count_nonzero(mask) < len(mask):
             ids = np.flatnonzero(mask)
             return self._over(logits[ids], ids)
-        following = _next(logits, self._best[row], mask) if self._shaper.sampling.greedy else None
-        if following is not None:
-            return Dist.point(following)
         left = np.empty_like(logits)
         _leave(left, logits, mask)
         return self._over(left)
 
     def _over(self, logits: Floats, ids: Ints | None = None) -> Dist | None:
         """P of what is left of a row, all of it or the tokens with these ids; None where that is nothing."""
-        best = int(logits.argmax()) if len(logits) else 0
-        if not len(logits) or logits[best] == -np.inf:
+        if not len(logits) or logits.max() == -np.inf:
             return None
-        if self._shaper.sampling.greedy:
-            return Dist.point(best if ids is None else int(ids[best]))
         left = torch.from_numpy(logits)[None]
         if ids is None:
             return self._dists(left)[0]
@@ -420,27 +423,6 @@ def _leave(row: Floats, logits: Floats, mask: Bools) -> None:
         allowed = np.flatnonzero(mask)
         row.fill(-np.inf)
         row[allowed] = logits[allowed]
-
-
-def _next(logits: Floats, best: int, mask: Bools) -> int | None:
-    """The likeliest token that a mask allows, where it forbids `best`, and of those that come next a few at most.
-
-    Logits are changed meanwhile: to copy a row of a large vocabulary takes longer than to look at it.
-    """
-    taken = list[tuple[int, np.floating[Any]]]()
-    try:
-        for _ in range(_LOOKS):
-            taken.append((best, logits[best]))
-            logits[best] = -np.inf
-            best = int(logits.argmax())
-            if logits[best] == -np.inf:
-                break
-            if mask[best]:
-                return best
-    finally:
-        for token, value in taken:
-            logits[token] = value
-    return None
 
 
 def _finite(logits: torch.Tensor) -> bool:

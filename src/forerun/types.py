@@ -541,6 +541,10 @@ class Guide(Protocol):
         """
         ...
 
+    def likeliest(self, logits: Sequence[Floats], paths: Sequence[tuple[int, ...]]) -> list[int | None]:
+        """Of a row of logits [vocab] behind each path, the first of the likeliest that may follow; None if none."""
+        ...
+
     def foresee(self, paths: Sequence[tuple[int, ...]]) -> None:
         """Masks behind these paths may be asked for soon: they may be found meanwhile."""
         ...

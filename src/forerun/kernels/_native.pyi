@@ -60,6 +60,9 @@ def bend(  # rows of logits [rows, vocab], float32 -> float32; a path behind the
 # For each row of logits [rows, vocab], float32: ids and chances of its likeliest tokens, and its entropy -> float64.
 def ranks(logits: int, rows: int, vocab: int, count: int, out: int) -> None: ...
 
+# Of a row of logits [vocab]: the first of the likeliest whose bit is set, -1 where there is none.
+def likeliest(logits: Floats, bits: npt.NDArray[np.uint8]) -> int: ...
+
 # Of a row of logits [vocab], float32: a token's log-probability and rank, and `count` likeliest tokens with theirs.
 def logprob(logits: int, vocab: int, token: int, count: int) -> tuple[float, int, list[tuple[int, float]]]: ...
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run

@@ -138,6 +138,15 @@ def kinds() -> set[str]:
     return set({(v.facts.exact, v.facts.coupled): name for name, v in reversed(list(VERIFIERS.items()))}.values())
 
 
+def sorts() -> set[str]:
+    """One drafter of every sort: decoders meet drafters in drafts alone, and all meet the usual decoder."""
+    found = {}
+    for name, drafter in reversed(list(DRAFTERS.items())):
+        facts = drafter.facts
+        found[facts.draws, facts.silent, facts.lesson > 0, facts.learns, facts.ahead, facts.clocked] = name
+    return set(found.values())
+
+
 def _of_drafter(drafter: Choice) -> Iterator[tuple[str, Law]]:
     for verifier in VERIFIERS:
         toy = Toy(drafter=drafter, verifier=verifier)
@@ -229,10 +238,11 @@ def _of_scheduler(scheduler: Choice) -> Iterator[tuple[str, Law]]:
 
 
 def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
-    usual = Toy().choices.cache.name
-    pairs: list[tuple[Spelled, str]] = [(name, usual) for name in (*DRAFTERS, BushyDrafter)]
-    others = [cache for cache in CACHES if cache != usual]
+    usual = Toy().choices
+    pairs: list[tuple[Spelled, str]] = [(name, usual.cache.name) for name in (*DRAFTERS, BushyDrafter)]
+    others = [cache for cache in CACHES if cache != usual.cache.name]
     pairs += product((GROWN, BushyDrafter), others)  # all drafters meet all caches where decoders are the usual one
+    tried = {*DRAFTERS} if decoder.name == usual.decoder.name else sorts()
     engines = [toys(drafter=drafter, decoder=decoder, cache=cache)[0] for drafter, cache in pairs]
     if not decoder.member.facts.exact:  # some are lossy by what is drafted alone
         yield "lossy", partial(laws.lossy_is_needed, engines)
@@ -241,7 +251,8 @@ def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
             yield from law_of_output([toy])
         else:
             yield f"bans: {laws.spelled(toy)}", partial(laws.bans_hold, toy)
-        yield from law_of_company(toy)
+        if toy.choices.drafter.name in tried or toy.choices.drafter.name not in DRAFTERS:
+            yield from law_of_company(toy)
 
 
 def _of_cache(cache: Choice) -> Iterator[tuple[str, Law]]:
@@ -262,7 +273,8 @@ def _of_tree(tree: Choice) -> Iterator[tuple[str, Law]]:
             judged = replace(large, verifier=verifier)
             for how, sampling in laws.SAMPLINGS.items():
                 yield f"a step: {laws.spelled(judged)}, {how}", partial(laws.a_step_is_exact, judged, sampling)
-        yield from law_of_company(engines[0])
+        if verifier in kinds():
+            yield from law_of_company(engines[0])
 
 
 def _of_constraint(compiler: Choice) -> Iterator[tuple[str, Law]]:

@@ -19,6 +19,7 @@ from forerun.build import guides_for, setup_for
 from forerun.config import Config
 from forerun.drafters.contract import SoloDrafter
 from forerun.errors import RequestError
+from forerun.kernels.masks import packed, plain
 from forerun.kernels.race import winner
 from forerun.models.toy import ToyModel
 from forerun.rng import CounterRng, Purpose
@@ -245,6 +246,9 @@ class Said:
     def masks(self, paths):
         return self.allowed[[len(path) for path in paths]]
 
+    def likeliest(self, logits, paths):
+        return [plain(row, packed(mask)) for row, mask in zip(logits, self.masks(paths), strict=True)]
+
     def allows(self, paths):
         return [bool(self.allowed[len(path) - 1, path[-1]]) for path in paths]
 
@@ -277,10 +281,29 @@ def test_what_is_left_is_found_however_much_it_is(seed, share, least, temperatur
     assert logits.equal(before)
 
 
+@pytest.mark.parametrize("wish", [Constraint("regex", "a|ab*"), Constraint("choice", "a,ab,b")], ids=lambda w: w.name)
+@pytest.mark.parametrize("masked_before", [True, False])
+def test_the_likeliest_token_is_the_mask_s_an_end_included(wish, masked_before):
+    """Of a matcher that makes bits, and of one that makes masks."""
+    guide, other = fresh(wish, ()), fresh(wish, ())
+    assert (guide._matcher.bits() is None) == (wish.name == "choice")
+    paths = [(), (WORDS.index("a"),), (WORDS.index("b"),), (WORDS.index("9"),)]
+    if masked_before:
+        guide.masks(paths)
+    logits = np.random.default_rng(0).normal(size=(40, len(paths), len(WORDS))).astype(np.float32)
+    for rows in logits:
+        left = np.where(other.masks(paths), rows, -np.inf)
+        wanted = [int(row.argmax()) if row.max() > -np.inf else None for row in left]
+        assert guide.likeliest(rows, paths) == wanted
+    assert EOS in (token for rows in logits for token in guide.likeliest(rows, paths))
+    assert np.array_equal(guide.masks(paths), other.masks(paths))
+
+
 def counted(guide):
-    """What masks are asked of it."""
-    asked, masks = [], guide.masks
+    """What masks are asked of it, or the best that they leave."""
+    asked, masks, likeliest = [], guide.masks, guide.likeliest
     guide.masks = lambda paths: asked.append(paths) or masks(paths)
+    guide.likeliest = lambda rows, paths: asked.append(paths) or likeliest(rows, paths)
     return asked
 
 

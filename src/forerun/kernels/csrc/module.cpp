@@ -38,6 +38,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bits = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Codes = nb::ndarray<const int8_t, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedPtr = std::shared_ptr<Packed>;
@@ -538,6 +539,10 @@ NB_MODULE(_native, m) {
         const Cuts cuts{temperature, top_k, top_p, min_p, typical_p, epsilon, eta};
         return usable().front()->draw((const float*)logits, vocab, cuts, first, second, false).token;
     }, "The token that a key draws from these chances of one row.");
+    m.def("likeliest", [](const Floats& logits, const Bits& bits) {
+        if ((int64_t)bits.size() < ((int64_t)logits.size() + 7) / 8) throw std::invalid_argument("a bit for each of the logits is needed");
+        return usable().front()->likeliest(logits.data(), bits.data(), (int64_t)logits.size());
+    }, "The first of a row's likeliest tokens whose bit is set; -1 where no token is left.");
     m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Bends& bends, const std::vector<Tokens>& paths,
                      const std::vector<Tokens>& bans, uintptr_t out) {
         const Bend bend = bend_of(bends, vocab);

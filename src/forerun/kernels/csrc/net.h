@@ -211,6 +211,7 @@ struct Isa {
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
     void (*chances)(const float* row, int64_t vocab, const Cuts&, float* out);
     Drawn (*draw)(const float* row, int64_t vocab, const Cuts&, uint32_t first, uint32_t second, bool odds);
+    int64_t (*likeliest)(const float* row, const uint8_t* bits, int64_t vocab);
     void (*rotate)(float* rows, int64_t count, int64_t inputs);
     void (*total)(const Matrix&, float* out);  // [outputs padded to a tile]: Matrix::total
 };

@@ -27,6 +27,7 @@ namespace {
 #include "race.inl"
 #include "ranks.inl"
 #include "cuts.inl"
+#include "masks.inl"
 
 constexpr int ROWS = 8;             // rows that share one sweep over a tile
 constexpr int ACROSS = TILE / FLOATS;  // registers of a tile's outputs
