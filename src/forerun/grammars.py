@@ -154,7 +154,10 @@ class GrammarMatcher(Matcher):
             self._again()
             if not self._fill():
                 self._words[:] = 0
-        return self._words.view(np.uint8)[: -(-self._vocab // 8)].copy()
+        found: Bits = self._words.view(np.uint8)[: -(-self._vocab // 8)].copy()
+        if self._vocab % 8:  # the library knows a token more
+            found[-1] &= (1 << self._vocab % 8) - 1
+        return found
 
     def _fill(self) -> bool:
         """Find the mask; False where the matcher fails."""

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from forerun.kernels.masks import Bits, likeliest, packed, unpacked
-from forerun.types import Bools, Floats
+from forerun.kernels.masks import Bits, packed, unpacked
+from forerun.types import Bools
 
 LOST = "the text has left its constraint"  # how sentences begin that blame a constraint for a text's end
 COMPLEX = "the constraint is too complex here"
@@ -100,11 +100,11 @@ class Guide:
             return self._masks[asked[0]].whole[None]
         return np.stack([self._masks[path].whole for path in asked])
 
-    def likeliest(self, logits: Sequence[Floats], paths: Sequence[Path]) -> list[int | None]:
+    def bits(self, paths: Sequence[Path]) -> list[Bits]:
         self._wait()
         self._wanted = True
         self._find(self._unknown(paths))
-        return [likeliest(row, self._masks[path].bits) for row, path in zip(logits, paths, strict=True)]
+        return [self._masks[path].bits for path in paths]
 
     def foresee(self, paths: Sequence[Path]) -> None:
         self._wait()

@@ -13,9 +13,10 @@ import torch
 
 from forerun.errors import RequestError
 from forerun.host import fetch, send
-from forerun.kernels import native
+from forerun.kernels import masks, native
 from forerun.kernels.bends import bend
 from forerun.kernels.cuts import chances, draw
+from forerun.kernels.masks import Bits
 from forerun.kernels.race import winner
 from forerun.kernels.ranks import ranks
 from forerun.types import Bools, Context, Dist, Draft, Floats, Guide, Ints, Logprob, Lot, Output, Sampling
@@ -157,10 +158,10 @@ class Shaper:
         guide, ahead = self._guided
         return guide.masks([(*ahead, *path) for path in rows])
 
-    def likeliest(self, logits: Sequence[Floats], rows: Sequence[Path]) -> list[int | None]:
-        """Of logits [n, vocab], the first of the likeliest tokens that the constraint allows, row by row."""
+    def bits(self, rows: Sequence[Path]) -> list[Bits]:
+        """The same as bits."""
         guide, ahead = self._guided
-        return guide.likeliest(logits, [(*ahead, *path) for path in rows])
+        return guide.bits([(*ahead, *path) for path in rows])
 
     def _banned(self, rows: Sequence[Path]) -> list[list[int]]:
         """What must not follow the text and each path."""
@@ -243,22 +244,19 @@ class Rows:
     def _judged(self, rows: Sequence[int]) -> Iterator[Dist]:
         """P of rows on the host that a constraint alone bends."""
         every = self._logits.to(_real(self._logits)).numpy()
-        logits, paths = [every[row] for row in rows], [self._path(row) for row in rows]
-        if self._shaper.sampling.greedy:
-            best = self._shaper.likeliest(logits, paths)
-            found: Iterator[Dist | None] = (None if token is None else Dist.point(token) for token in best)
-        else:
-            found = map(self._among, logits, self._shaper.masks(paths))
-        for row, left in zip(rows, found, strict=True):
-            yield left or self._dists(self._bent([row]))[0]
+        for row, bits in zip(rows, self._shaper.bits([self._path(row) for row in rows]), strict=True):
+            yield self._among(every[row], bits) or self._dists(self._bent([row]))[0]
 
-    def _among(self, logits: Floats, mask: Bools) -> Dist | None:
+    def _among(self, logits: Floats, bits: Bits) -> Dist | None:
         """P of what a mask leaves of a row; None where no token is left."""
-        if 2 * np.count_nonzero(mask) < len(mask):
-            ids = np.flatnonzero(mask)
+        if self._shaper.sampling.greedy:
+            best = masks.likeliest(logits, bits)
+            return Dist.point(best) if best is not None else None
+        if 2 * masks.count(bits) < len(logits):
+            ids = masks.ids(bits)
             return self._over(logits[ids], ids)
-        left = np.empty_like(logits)
-        _leave(left, logits, mask)
+        left = logits.copy()
+        left[masks.forbidden(bits, len(logits))] = -np.inf
         return self._over(left)
 
     def _over(self, logits: Floats, ids: Ints | None = None) -> Dist | None:
@@ -268,10 +266,7 @@ class Rows:
         left = torch.from_numpy(logits)[None]
         if ids is None:
             return self._dists(left)[0]
-        p: Floats = fetch(self._shaper.shape(left))[0]
-        every = np.zeros(self._logits.shape[-1], p.dtype)
-        every[ids] = p
-        return Dist(every)
+        return Dist(fetch(self._shaper.shape(left))[0], ids)
 
     def __getitem__(self, node: int) -> Dist:
         row = node + 1

@@ -541,8 +541,8 @@ class Guide(Protocol):
         """
         ...
 
-    def likeliest(self, logits: Sequence[Floats], paths: Sequence[tuple[int, ...]]) -> list[int | None]:
-        """Of a row of logits [vocab] behind each path, the first of the likeliest that may follow; None if none."""
+    def bits(self, paths: Sequence[tuple[int, ...]]) -> list[npt.NDArray[np.uint8]]:
+        """The same of each path as bits [vocab / 8, rounded up], the lowest of a byte first."""
         ...
 
     def foresee(self, paths: Sequence[tuple[int, ...]]) -> None:

@@ -13,7 +13,7 @@ Wholes: TypeAlias = npt.NDArray[np.int8]
 
 LAYOUT: int  # how the bytes of tiles lie and which parts have which kind; files of packed weights hold it
 
-def race(p: Floats, first: int, second: int) -> int: ...  # who wins; the key's halves
+def race(p: Floats, first: int, second: int, ids: Ints | None = None) -> int: ...  # who wins; the key's halves
 def draw(  # of a row of logits, float32, behind temperature and cut-offs, by a key's halves
     logits: int,
     vocab: int,
@@ -62,6 +62,8 @@ def ranks(logits: int, rows: int, vocab: int, count: int, out: int) -> None: ...
 
 # Of a row of logits [vocab]: the first of the likeliest whose bit is set, -1 where there is none.
 def likeliest(logits: Floats, bits: npt.NDArray[np.uint8]) -> int: ...
+def count(bits: npt.NDArray[np.uint8]) -> int: ...  # how many are set
+def places(bits: npt.NDArray[np.uint8], out: int) -> None: ...  # and which: int64 [count]
 
 # Of a row of logits [vocab], float32: a token's log-probability and rank, and `count` likeliest tokens with theirs.
 def logprob(logits: int, vocab: int, token: int, count: int) -> tuple[float, int, list[tuple[int, float]]]: ...

@@ -1,4 +1,4 @@
-"""The likeliest token of a row of logits that a constraint's mask allows.
+"""Constraints' masks as bits: the likeliest token of a row of logits that one allows, and which tokens these are.
 
 A row of 200,000 tokens is a megabyte, as bytes a mask of it another fifth: the compiled form (csrc/masks.inl) reads
 the mask as bits, and of the row the parts where a token is allowed.
@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forerun.kernels import native
-from forerun.types import Bools, Floats
+from forerun.types import Bools, Floats, Ints
 
-Bits = npt.NDArray[np.uint8]  # a token each, the lowest of a byte first
+Bits = npt.NDArray[np.uint8]  # a token each, the lowest of a byte first; behind the vocabulary's none is set
 
 
 def likeliest(logits: Floats, bits: Bits) -> int | None:
@@ -29,6 +29,30 @@ def plain(logits: Floats, bits: Bits) -> int | None:
     left = logits[ids]
     best = int(left.argmax()) if len(ids) else 0
     return int(ids[best]) if len(ids) and left[best] > -np.inf else None
+
+
+def count(bits: Bits) -> int:
+    """How many tokens are allowed."""
+    module = native.load()
+    return int(np.bitwise_count(bits).sum()) if module is None else int(module.count(bits))
+
+
+def ids(bits: Bits) -> Ints:
+    """The tokens that are allowed."""
+    module = native.load()
+    if module is None:
+        return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    found: Ints = np.empty(module.count(bits), np.int64)
+    module.places(bits, found.ctypes.data)
+    return found
+
+
+def forbidden(bits: Bits, vocab: int) -> Ints:
+    """The others."""
+    others = ~bits
+    if vocab % 8:
+        others[-1] &= (1 << vocab % 8) - 1
+    return ids(others)
 
 
 def packed(mask: Bools) -> Bits:

@@ -58,8 +58,8 @@ def winner(p: Dist, key: int) -> int:
     if known is not None:
         return known
     module, probs = native.load(), np.ascontiguousarray(p.probs, np.float32)
-    if module is not None and p.ids is None:
-        return int(module.race(probs, *words(key)))
+    if module is not None:
+        return int(module.race(probs, *words(key), p.ids))
     ids = torch.from_numpy(p.ids) if p.ids is not None else torch.arange(len(probs))
     at = int((torch.from_numpy(probs) / times([key], ids)[0]).argmax())
     return int(ids[at])

@@ -34,7 +34,7 @@ public:
         if (!cuts.any()) {
             const std::unique_ptr<float[]> all(new float[vocab]);
             spread(all.get());
-            const int64_t token = race(all.get(), vocab, first, second);
+            const int64_t token = race(all.get(), nullptr, vocab, first, second);
             return {token, all[token], odds ? norm(all.get(), vocab) : 0};
         }
         choose();
@@ -44,7 +44,7 @@ public:
             p.push_back((float)c.p);
             ids.push_back((uint32_t)c.id);
         }
-        const int64_t token = first_of<false>(p.data(), ids.data(), (int64_t)ids.size(), first, second);
+        const int64_t token = race(p.data(), ids.data(), (int64_t)ids.size(), first, second);
         const auto at = std::find(ids.begin(), ids.end(), (uint32_t)token) - ids.begin();
         return {token, p[at], odds ? norm(p.data(), (int64_t)p.size()) : 0};
     }

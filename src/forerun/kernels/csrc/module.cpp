@@ -4,6 +4,7 @@
 // Does not: compute. Kernels stand in pass.inl, compiled once per instruction set as isa_<name>.cpp; CMakeLists.txt
 // defines FORERUN_AVX2 and FORERUN_AVX512 where those files were compiled.
 
+#include <bit>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -509,9 +510,12 @@ void bind_texts(nb::module_& m);  // texts.cpp
 
 NB_MODULE(_native, m) {
     bind_texts(m);
-    m.def("race", [](const Floats& p, uint32_t first, uint32_t second) {
-        return usable().front()->race(p.data(), (int64_t)p.size(), first, second);
-    });
+    m.def("race", [](const Floats& p, uint32_t first, uint32_t second, const std::optional<Rows>& ids) {
+        if (!ids) return usable().front()->race(p.data(), nullptr, (int64_t)p.size(), first, second);
+        const std::vector<uint32_t> listed(ids->data(), ids->data() + ids->size());
+        if (listed.size() != p.size()) throw std::invalid_argument("an id for each of the chances is needed");
+        return usable().front()->race(p.data(), listed.data(), (int64_t)p.size(), first, second);
+    }, nb::arg(), nb::arg(), nb::arg(), nb::arg() = nb::none());
     m.def("ranks", [](uintptr_t logits, int64_t rows, int64_t vocab, int64_t count, uintptr_t out) {
         for (int64_t i = 0; i < rows; ++i)
             usable().front()->ranks((const float*)logits + i * vocab, vocab, count, (double*)out + i * (2 * count + 1));
@@ -543,6 +547,16 @@ NB_MODULE(_native, m) {
         if ((int64_t)bits.size() < ((int64_t)logits.size() + 7) / 8) throw std::invalid_argument("a bit for each of the logits is needed");
         return usable().front()->likeliest(logits.data(), bits.data(), (int64_t)logits.size());
     }, "The first of a row's likeliest tokens whose bit is set; -1 where no token is left.");
+    m.def("count", [](const Bits& bits) {
+        int64_t found = 0;
+        for (size_t i = 0; i < bits.size(); ++i) found += std::popcount(bits.data()[i]);
+        return found;
+    }, "How many bits are set.");
+    m.def("places", [](const Bits& bits, uintptr_t out) {
+        int64_t* next = (int64_t*)out;
+        for (size_t i = 0; i < bits.size(); ++i)
+            for (unsigned rest = bits.data()[i]; rest; rest &= rest - 1) *next++ = 8 * (int64_t)i + std::countr_zero(rest);
+    }, "Which bits are set, one place of `out` for each.");
     m.def("bend", [](uintptr_t logits, int64_t rows, int64_t vocab, const Bends& bends, const std::vector<Tokens>& paths,
                      const std::vector<Tokens>& bans, uintptr_t out) {
         const Bend bend = bend_of(bends, vocab);

@@ -207,7 +207,7 @@ class Team;
 struct Isa {
     const char* name;
     void (*pass)(const Net&, const std::vector<Strip>&, const Plan&, Workspace&, Team&, int id);
-    int64_t (*race)(const float* p, int64_t count, uint32_t first, uint32_t second);
+    int64_t (*race)(const float* p, const uint32_t* ids, int64_t count, uint32_t first, uint32_t second);
     void (*ranks)(const float* row, int64_t vocab, int64_t count, double* out);
     void (*chances)(const float* row, int64_t vocab, const Cuts&, float* out);
     Drawn (*draw)(const float* row, int64_t vocab, const Cuts&, uint32_t first, uint32_t second, bool odds);

@@ -77,4 +77,6 @@ template <bool ALL> UNFUSED int64_t first_of(const float* p, const uint32_t* ids
     return winner;
 }
 
-int64_t race(const float* p, int64_t count, uint32_t first, uint32_t second) { return first_of<true>(p, nullptr, count, first, second); }
+int64_t race(const float* p, const uint32_t* ids, int64_t count, uint32_t first, uint32_t second) {
+    return ids ? first_of<false>(p, ids, count, first, second) : first_of<true>(p, nullptr, count, first, second);
+}
