@@ -33,7 +33,7 @@ class Matcher(ABC):
         """Tokens that may come next [vocab], in an array of the caller's own."""
 
     def bits(self) -> Bits | None:
-        """The same as bits, if that is what it is made of."""
+        """The same as bits [vocab / 8, rounded up], the lowest of a byte first, if that is what it is made of."""
         return None
 
     @abstractmethod
