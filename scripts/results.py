@@ -227,6 +227,20 @@ def choice_rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
+def lockstep_rows(report: Report) -> list[tuple[str, ...]]:
+    """A row per number of requests and planner."""
+    return [
+        (
+            str(c["requests"]),
+            c["planner"] if c["planner"] == "plain again" else f"`{c['planner']}`",
+            f"{c['tokens_per_step']:.2f}",
+            f"{c['ms_per_step']:.2f}",
+            "{value:.3f} ({low:.3f} to {high:.3f})".format(**c["over_plain"]),
+        )
+        for c in report["cases"]
+    ]
+
+
 def harm_rows(report: Report) -> list[tuple[str, ...]]:
     """One row per kind of work, size of the batch, price and planner."""
     return [
@@ -522,6 +536,7 @@ SERVE = (
     *("goodput, answers/s", "TTFT p50 / p99, ms", "of short / long prompts, p99", "ITL p50 / p99, ms", "failed"),
     "clients' CPU, µs a token",
 )
+LOCKSTEP = ("requests", "planner", "tokens/step", "ms/step", "over plain decoding")
 HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
 CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")
 TABLES = {
@@ -532,6 +547,7 @@ TABLES = {
     "planners": (PLANNERS, planner_rows),
     "choices": (CHOICES, choice_rows),
     "harm": (HARM, harm_rows),
+    "lockstep": (LOCKSTEP, lockstep_rows),
     "schedulers": (SCHEDULERS, scheduler_rows),
     "serve": (SERVE, serve_rows),
     "verify": (VERIFY, verify_rows),

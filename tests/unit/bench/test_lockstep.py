@@ -1,12 +1,15 @@
 """Engines in turn: all have work all the time, and what is counted is what was written."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from forerun.bench import lockstep
 from forerun.bench.report import as_json
+from forerun.bench.workloads import Item
 from forerun.errors import ConfigError
+from forerun.types import Sampling
 
 
 def report_of(**changes):
@@ -35,10 +38,8 @@ def test_who_ends_is_followed_by_another_length():
         def add(self, tokens, sampling):
             asked.append((tokens, sampling.max_tokens))
 
-    entrant = lockstep.Entrant(
-        None, [lockstep.Item("a", 1, (1,)), lockstep.Item("a", 2, (2,))], lockstep.Sampling(max_tokens=96), 1
-    )
-    entrant.llm = type("Some", (), {"engine": Engine()})
+    items = [Item("a", number, (number,)) for number in (1, 2)]
+    entrant = lockstep.Entrant(SimpleNamespace(engine=Engine()), items, Sampling(max_tokens=96), requests=1)
     for _ in range(200):
         entrant._ask()
     assert [tokens for tokens, _ in asked[:3]] == [(1,), (2,), (1,)]
