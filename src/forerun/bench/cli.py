@@ -260,18 +260,17 @@ def harm(**values: Any) -> None:  # noqa: ANN401
 @click.option("--setting", "settings", multiple=True, help="A planner, as in fixed:nodes=2; may be repeated [auto].")
 @click.option("--requests", default="1,2,4,8,16,32,64", show_default=True, help="That run at a time, with commas.")
 @click.option("--steps", type=click.IntRange(1), default=1024, show_default=True, help="Of every engine.")
-@click.option("--together", type=click.IntRange(1), default=32, show_default=True, help="Steps of one turn.")
 @click.option("--prompts", type=click.IntRange(1), default=16, show_default=True, help="Per category.")
 @click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @config_options
 @sampling_options
 def lockstep(**values: Any) -> None:  # noqa: ANN401
-    """Measure planners beside plain decoding by the clock: engines with so many requests, a few steps each in turn."""
+    """Measure planners beside plain decoding by the clock: engines with so many requests, step by step in turn."""
     from forerun.bench import lockstep as benchmark
     from forerun.bench.report import as_json
 
-    own = {name: values[name] for name in ("steps", "together", "prompts", "data")}
+    own = {name: values[name] for name in ("steps", "prompts", "data")}
     own["requests"] = budgets("requests", values["requests"])
     own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
     config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})

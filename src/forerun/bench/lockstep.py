@@ -1,9 +1,9 @@
-"""`forerun bench lockstep`: engines that keep so many requests running, a few steps of each in turn, by the clock.
+"""`forerun bench lockstep`: engines that keep so many requests running, a step of each in turn, by the clock.
 
 All of them meet the same hour, so they are told apart to a hundredth where whole runs of one engine differ by a tenth.
 Who ends is followed by the next prompt at once, and lengths differ; what a planner pays to find out counts. A second
 plain engine says what equals differ by.
-Does not: leave caches as an engine alone would have them; so a turn has many steps, in which its first ones count less.
+Does not: leave the processor's caches as an engine alone would: all share the model's weights, but little else.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,11 @@ from forerun.bench.workloads import Item
 from forerun.config import choose
 from forerun.llm import LLM
 from forerun.planners import PLANNERS
-from forerun.types import Sampling
+from forerun.types import Floats, Sampling
 
 PLAIN, AGAIN = "plain", "plain again"
 MAX_TOKENS = 96
+STRETCHES = 32  # whose ratios say how sure the mean is
 _STRIDE = 37  # from one request's length to the next one's, so that they end one by one
 
 
@@ -40,7 +41,6 @@ class Order:
     requests: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)  # that run at a time
     settings: Sequence[str] = ("auto",)  # planners
     steps: int = 1024  # of every engine
-    together: int = 32  # of one turn
     prompts: int = 16  # per category
     categories: Sequence[str] = workloads.OWN
     data: Path | None = None
@@ -55,21 +55,24 @@ class Entrant:
     sampling: Sampling
     requests: int
     asked: int = 0
-    tokens: list[int] = field(default_factory=list)  # of every turn
+    tokens: list[int] = field(default_factory=list)  # of every step
     seconds: list[float] = field(default_factory=list)
 
-    def turn(self, steps: int) -> None:
-        """So many steps, and what they wrote."""
-        engine, seconds, tokens = self.llm.engine, 0.0, 0
-        for _ in range(steps):
-            while len(engine.requests) < self.requests:
-                self._ask()
-            began = perf_counter()
-            events = engine.step()
-            seconds += perf_counter() - began
-            tokens += sum(len(event.emissions) for event in events)
-        self.tokens.append(tokens)
-        self.seconds.append(seconds)
+    def step(self) -> None:
+        """One step, and what it wrote."""
+        engine = self.llm.engine
+        while len(engine.requests) < self.requests:
+            self._ask()
+        began = perf_counter()
+        events = engine.step()
+        self.seconds.append(perf_counter() - began)
+        self.tokens.append(sum(len(event.emissions) for event in events))
+
+    @property
+    def rates(self) -> Floats:
+        """Tokens per second of every stretch."""
+        parts = zip(*(np.array_split(all_of, STRETCHES) for all_of in (self.tokens, self.seconds)), strict=True)
+        return np.array([tokens.sum() / seconds.sum() for tokens, seconds in parts if len(tokens)])
 
     def _ask(self) -> None:
         """The next prompt, for a length from a half to three halves of what was asked for."""
@@ -98,7 +101,6 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
         "settings": {
             "drafter": keywords["drafter"],
             "steps": order.steps,
-            "together": order.together,
             "prompts": len(load.items),
             "sampling": asdict(drawn),
         },
@@ -122,18 +124,17 @@ def cases(
         name: Entrant(LLM(plain.model, plain.tokenizer, **kind), *asked, requests=count) for name, kind in kinds.items()
     }
     names = list(entrants)
-    for number in range(max(order.steps // order.together, 1)):
+    for number in range(order.steps):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            entrants[name].turn(order.together)
-    rates = {name: np.array(one.tokens) / np.array(one.seconds) for name, one in entrants.items()}
+            entrants[name].step()
     return [
         {
             "requests": count,
             "planner": name,
-            "tokens_per_step": sum(one.tokens) / (len(one.tokens) * order.together * count),
-            "ms_per_step": 1e3 * sum(one.seconds) / (len(one.seconds) * order.together),
-            "over_plain": ratio(rates[name], rates[PLAIN]),
+            "tokens_per_step": sum(one.tokens) / (order.steps * count),
+            "ms_per_step": 1e3 * sum(one.seconds) / order.steps,
+            "over_plain": ratio(one.rates, entrants[PLAIN].rates),
         }
         for name, one in entrants.items()
         if name != PLAIN

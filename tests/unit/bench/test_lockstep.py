@@ -13,7 +13,7 @@ from forerun.types import Sampling
 
 
 def report_of(**changes):
-    own = {"categories": ["story"], "prompts": 3, "requests": (1, 2), "steps": 12, "together": 4, **changes}
+    own = {"categories": ["story"], "prompts": 3, "requests": (1, 2), "steps": 12, **changes}
     return lockstep.run(lockstep.Order(**own), {"threads": 1, "profiles": "off"}, {"max_tokens": 4})
 
 
