@@ -177,7 +177,7 @@ class Guide:
             if bits is None:
                 mask = self._matcher.mask()
                 mask[self._ends] = ends
-                self._masks[path] = Mask(self._vocab, mask)
+                self._masks[path] = Mask(self._vocab, mask)  # whole, whenever this is interrupted
             else:
                 for end in self._ends:
                     bits[end // 8] = bits[end // 8] & (0xFF - (1 << end % 8)) | ends << end % 8

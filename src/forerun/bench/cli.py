@@ -5,7 +5,7 @@ Does not: hold a default of its own beyond those of the benchmarks' dataclasses.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -232,6 +232,19 @@ def planners(**values: Any) -> None:  # noqa: ANN401
     click.echo(as_json(found))
 
 
+def _compare_planners(benchmark: Any, counts: str, names: Sequence[str], values: dict[str, Any]) -> None:  # noqa: ANN401
+    """Run a benchmark of planners; `counts` is its flag of whole numbers, `names` are its other ones."""
+    from forerun.bench.report import as_json
+
+    own = {name: values[name] for name in names} | {counts: budgets(counts, values[counts])}
+    own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})
+    order = benchmark.Order(**own, settings=values["settings"] or benchmark.Order.settings)
+    found = benchmark.run(order, config, sampling)
+    benchmark.show(found)
+    click.echo(as_json(found))
+
+
 @command.command("harm")
 @click.option("--setting", "settings", multiple=True, help="A planner, as in tetris:nodes=2; may be repeated [auto].")
 @click.option("--batches", default="1,4,16", show_default=True, help="Requests that run together, with commas.")
@@ -244,16 +257,8 @@ def planners(**values: Any) -> None:  # noqa: ANN401
 def harm(**values: Any) -> None:  # noqa: ANN401
     """Measure what planners lose where drafts are always wrong, and where texts are random, by what passes cost."""
     from forerun.bench import harm as benchmark
-    from forerun.bench.report import as_json
 
-    own = {name: values[name] for name in ("prompts", "repeats", "data")}
-    own["batches"] = budgets("batches", values["batches"])
-    own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
-    config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})
-    order = benchmark.Order(**own, settings=values["settings"] or benchmark.Order.settings)
-    found = benchmark.run(order, config, sampling)
-    benchmark.show(found)
-    click.echo(as_json(found))
+    _compare_planners(benchmark, "batches", ("prompts", "repeats", "data"), values)
 
 
 @command.command("lockstep")
@@ -268,16 +273,8 @@ def harm(**values: Any) -> None:  # noqa: ANN401
 def lockstep(**values: Any) -> None:  # noqa: ANN401
     """Measure planners beside plain decoding by the clock: engines with so many requests, step by step in turn."""
     from forerun.bench import lockstep as benchmark
-    from forerun.bench.report import as_json
 
-    own = {name: values[name] for name in ("steps", "prompts", "data")}
-    own["requests"] = budgets("requests", values["requests"])
-    own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
-    config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})
-    order = benchmark.Order(**own, settings=values["settings"] or benchmark.Order.settings)
-    found = benchmark.run(order, config, sampling)
-    benchmark.show(found)
-    click.echo(as_json(found))
+    _compare_planners(benchmark, "requests", ("steps", "prompts", "data"), values)
 
 
 @command.command("choices")

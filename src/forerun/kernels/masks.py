@@ -25,10 +25,10 @@ def likeliest(logits: Floats, bits: Bits) -> int | None:
 
 def plain(logits: Floats, bits: Bits) -> int | None:
     """The same in numpy."""
-    ids = np.flatnonzero(unpacked(bits, len(logits)))
-    left = logits[ids]
-    best = int(left.argmax()) if len(ids) else 0
-    return int(ids[best]) if len(ids) and left[best] > -np.inf else None
+    allowed = np.flatnonzero(unpacked(bits, len(logits)))
+    left = logits[allowed]
+    best = int(left.argmax()) if len(allowed) else 0
+    return int(allowed[best]) if len(allowed) and left[best] > -np.inf else None
 
 
 def count(bits: Bits) -> int:

@@ -242,7 +242,7 @@ def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
     pairs: list[tuple[Spelled, str]] = [(name, usual.cache.name) for name in (*DRAFTERS, BushyDrafter)]
     others = [cache for cache in CACHES if cache != usual.cache.name]
     pairs += product((GROWN, BushyDrafter), others)  # all drafters meet all caches where decoders are the usual one
-    tried = {*DRAFTERS} if decoder.name == usual.decoder.name else sorts()
+    alike = set[str]() if decoder.name == usual.decoder.name else {*DRAFTERS} - sorts()
     engines = [toys(drafter=drafter, decoder=decoder, cache=cache)[0] for drafter, cache in pairs]
     if not decoder.member.facts.exact:  # some are lossy by what is drafted alone
         yield "lossy", partial(laws.lossy_is_needed, engines)
@@ -251,7 +251,7 @@ def _of_decoder(decoder: Choice) -> Iterator[tuple[str, Law]]:
             yield from law_of_output([toy])
         else:
             yield f"bans: {laws.spelled(toy)}", partial(laws.bans_hold, toy)
-        if toy.choices.drafter.name in tried or toy.choices.drafter.name not in DRAFTERS:
+        if toy.choices.drafter.name not in alike:
             yield from law_of_company(toy)
 
 
