@@ -75,6 +75,11 @@ class Passes:
 
     def _bound(self, rows: int) -> float:
         """Seconds of the shortest among those with as many rows or more that were seen."""
+        if not self._now:  # first asked since there was news
+            self._bounds, least = [], inf
+            for one in reversed(self._known):
+                least = min(least, self.costs.of(at := round(one.rows)) * one.factor)
+                self._bounds.append((at, least))
         return next((seconds for size, seconds in reversed(self._bounds) if size >= rows), inf)
 
     def warm(self, requests: int) -> bool:
@@ -103,10 +108,6 @@ class Passes:
             change, sure = pace.factor / known, free and not drafts
             self._follow(change if sure else change ** (1 / passed), 1 if sure else STALE)
         self._known = sorted(self.paces.values(), key=_rows)
-        self._bounds, least = [], inf
-        for one in reversed(self._known):
-            least = min(least, self.costs.of(at := round(one.rows)) * one.factor)
-            self._bounds.append((at, least))
         self._now.clear()
 
     def _follow(self, change: float, unseen: int) -> None:

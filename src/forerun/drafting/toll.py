@@ -80,7 +80,8 @@ class Toll:
 
     def line(self, drafting: int) -> tuple[float, float]:
         """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any."""
-        return self.lines[_nearest(self.lines, drafting)].found() if self.lines else (0.0, 0.0)
+        known = {size: line for size, line in self.lines.items() if line.seen >= COLD} or self.lines  # past the first
+        return known[_nearest(known, drafting)].found() if known else (0.0, 0.0)
 
     def rested(self, requests: int, seconds: float) -> None:
         """A step without drafts."""

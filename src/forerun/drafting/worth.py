@@ -6,7 +6,7 @@ Does not: know what drafts cost.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -20,6 +20,7 @@ HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
 DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
 Opinion = tuple[list[float], list[float]]  # by the number of a node: what it is worth, and how often it is verified
+Offer = tuple[float, int, int, float]  # a node's worth, negative; whose it is, its number, how often it is verified
 
 
 FADED = tuple(max(MEMORY**steps, STALE) for steps in range(64))
@@ -151,11 +152,20 @@ class Record:
         """How many tokens were accepted for each that was expected."""
         return self.accepted / self.expected
 
-    def over(self, general: Opinion) -> Opinion:
-        """What is known of these drafts; where that is little, as `general` has it."""
-        worth = zip(self.worth, general[0], self.asked, strict=True)
-        kept = zip(self.kept, general[1], self.asked, strict=True)
-        return _rates(worth), _rates(kept)
+    def offers(self, number: int, general: Opinion, least: int) -> Iterator[Offer]:
+        """Nodes of these drafts, never worth more than the one before; the first `least` are worth as much each.
+
+        Where little is known of them, it is as `general` has it.
+        """
+        falling = 1.0
+        for node in range(self.most):
+            if node == 0 or node >= least:
+                these = range(least) if node == 0 else (node,)
+                falling = min(falling, sum(self._rate(self.worth, general[0], one) for one in these) / len(these))
+            yield -falling, number, node, self._rate(self.kept, general[1], node)
+
+    def _rate(self, happened: Sequence[float], opinion: Sequence[float], node: int) -> float:
+        return (happened[node] + PEERS * opinion[node]) / (self.asked[node] + PEERS)
 
     def hoped(self) -> Opinion:
         """The same of all requests: a node of which nothing is known follows on the one before it."""
@@ -166,11 +176,6 @@ class Record:
             worth.append(before)
             kept.append(there)
         return worth, kept
-
-
-def _rates(counts: Iterable[tuple[float, float, float]]) -> list[float]:
-    """How often things happen, by how often they did, what is thought otherwise, and how often they were looked at."""
-    return [(happened + PEERS * opinion) / (asked + PEERS) for happened, opinion, asked in counts]
 
 
 def path_of(turn: Turn) -> set[int]:

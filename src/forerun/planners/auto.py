@@ -16,7 +16,8 @@ times differ.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from heapq import merge
+from itertools import islice
 from math import inf
 
 from forerun.drafting.losses import Losses
@@ -43,6 +44,7 @@ LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is lo
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
 SLACK = 0.08  # less with one request, and shared by more: one's luck says little
+FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 NOBODY: tuple[tuple[int, ...], int, list[int]] = ((), 0, [])
 
 
@@ -146,33 +148,31 @@ class AutoPlanner(Planner):
         if not self.toll.known or (len(batch) == 1 == least and not self.toll.warm):
             count = min(max(len(batch) // least, 1), room // least)
             return [least] * count + [0] * (len(batch) - count)
-        running, general, offers = len(batch), self.everybody.hoped(), list[tuple[float, int, int, float]]()
-        for i, context in enumerate(batch):
-            worth, kept = self.requests.of(context).over(general)
-            worth[:least] = [sum(worth[:least]) / least] * least  # all or none
-            falling = accumulate(worth, min)  # a node is not worth more than those before it
-            offers += [(-one, i, node, there) for node, (one, there) in enumerate(zip(falling, kept, strict=True))]
-        offers.sort()
-        lines = [self.toll.line(requests) for requests in range(1, running + 1)]
-        count, tokens, rows, longest, drafting, usual = 0, float(running), 0.0, 0, 0, self.toll.without(running)
+        running, general = len(batch), self.everybody.hoped()
+        offers = merge(*[self.requests.of(context).offers(i, general, least) for i, context in enumerate(batch)])
+        tokens, rows, longest, drafting, usual = float(running), 0.0, 0, 0, self.toll.without(running)
+        line, shares, whose = (0.0, 0.0), [0] * running, list[int]()
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.quiet = max(QUIET, int(MUTE / step))
         plain = tokens / step
         best = ((EDGE if any(self.shares[2]) else START) - SLACK / running) * plain
-        highest, hope = 0.0, 0
-        for number, (worse, _, node, there) in enumerate(offers[:room], 1):
-            tokens, rows = tokens - worse, rows + there
-            longest, drafting = max(longest, node + 1), drafting + (node == 0)
-            constant, each = lines[drafting - 1]
-            rate = tokens / (usual + self.passes.between(running + rows) + constant + each * longest)
+        count, highest, hope = 0, 0.0, 0
+        for worse, i, node, there in islice(offers, room):
+            tokens, rows, longest = tokens - worse, rows + there, max(longest, node + 1)
+            if node == 0:
+                drafting += 1
+                line = self.toll.line(drafting)
+            rate = tokens / (usual + self.passes.between(running + rows) + line[0] + line[1] * longest)
+            whose.append(i)
             if rate > best and node >= least - 1:
-                best, count = rate, number
+                best, count = rate, len(whose)
             if rate > highest:
-                highest, hope = rate, number
+                highest, hope = rate, len(whose)
+            elif rate < FALLEN * highest and len(whose) >= least * running:
+                break
         self.hope = hope // running + TRIED
         self.gain = best / plain if self.pause > BARE else 0.0
-        shares = [0] * running
-        for _, i, _, _ in offers[:count]:
+        for i in whose[:count]:
             shares[i] += 1
         return shares
 

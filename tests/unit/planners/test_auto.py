@@ -328,10 +328,10 @@ def test_a_few_wrong_guesses_of_a_request_are_not_taken_for_all_of_it():
     own = Record(1)
     for step in range(4):
         own.saw(1, 1, set(), step)
-    assert 0.5 < own.over(([0.9], [1.0]))[0][0] < 0.7
+    assert 0.5 < -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.7
     for step in range(4, 60):
         own.saw(1, 1, set(), step)
-    assert own.over(([0.9], [1.0]))[0][0] < 0.25
+    assert -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.25
 
 
 @pytest.mark.parametrize(("size", "goes_on"), [(1, True), (16, False)])
@@ -384,6 +384,17 @@ def test_what_drafts_add_is_told_from_what_every_step_takes():
     assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(3.5)
     toll.drafted(4, 3, 2, 3.0, 1.5)
     assert toll.without(4) == 1.5  # a step with drafts was done with all else in that time
+
+
+def test_the_first_drafts_of_a_size_are_not_believed_where_later_ones_of_another_are_known():
+    toll = Toll()
+    toll.rested(4, 2.0)
+    for _ in range(2):
+        toll.drafted(4, 4, 1, 30.0, 2.0)
+    assert sum(toll.line(4)) == pytest.approx(30.0, rel=0.2)  # all that is known
+    for _ in range(20):
+        toll.drafted(4, 1, 1, 3.0, 2.0)
+    assert sum(toll.line(4)) == sum(toll.line(1)) == pytest.approx(3.0, rel=0.2)
 
 
 def test_at_least_one_node():
