@@ -168,7 +168,7 @@ class AutoPlanner(Planner):
                 best, count = rate, len(whose)
             if rate > highest:
                 highest, hope = rate, len(whose)
-            elif rate < FALLEN * highest and len(whose) >= least * running:
+            elif rate < FALLEN * highest and len(whose) >= least * running:  # the first nodes bear what drafts cost
                 break
         self.hope = hope // running + TRIED
         self.gain = best / plain if self.pause > BARE else 0.0
