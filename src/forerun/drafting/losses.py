@@ -3,6 +3,8 @@
 Does not: know what a step takes, or what a draft does.
 """
 
+from collections.abc import Sequence
+
 LOAN, SHARE = 10.0, 0.004  # steps at first, and of every step, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
 SAVED = 32.0  # steps won that are remembered: drafts that pay a little have bad luck for a while
@@ -23,12 +25,8 @@ class Losses:
         """Whether more may be tried than pays."""
         return self.vain <= SHARE * steps or (self.bearable(steps) and steps >= self.later)
 
-    def add(self, cost: float, tokens: float) -> None:
-        """What a step's drafts cost, in steps, and how many tokens they brought each request."""
-        self.vain = max(self.vain + cost - tokens, -SAVED)
-
-    def looked(self, steps: int, cost: float, tokens: float) -> None:
-        """The same of a step whose time was measured."""
-        lost = min(cost, HELD)
-        self.add(lost, tokens)
-        self.later = steps + (lost - tokens) / SHARE
+    def add(self, steps: int, costs: Sequence[float], tokens: float) -> None:
+        """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
+        lost = sum(min(cost, HELD) for cost in costs) - tokens
+        self.vain = max(self.vain + lost, -SAVED)
+        self.later = steps + lost / SHARE

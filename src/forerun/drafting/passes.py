@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
-from forerun.drafting.toll import DOUBT, HELD_UP, RAN_FREE
+from forerun.drafting.toll import DOUBT, HELD_UP, RAN_FREE, SURE
 from forerun.drafting.worth import MEMORY
 from forerun.types import Costs
 
@@ -31,6 +32,15 @@ class Pace:
     factor: float  # seconds over what was measured
     seen: int = 0
     latest: int = 0  # of all passes
+
+
+class Seen(NamedTuple):
+    """Passes of as many rows, in steps that follow on each other."""
+
+    rows: int
+    seconds: float  # each, on average
+    drafts: bool
+    steps: int = 1
 
 
 class Passes:
@@ -77,7 +87,7 @@ class Passes:
         """Seconds of the shortest among those with as many rows or more that were seen."""
         if not self._now:  # first asked since there was news
             self._bounds, least = [], inf
-            for one in reversed(self._known):
+            for one in [one for one in reversed(self._known) if one.seen > COLD]:
                 least = min(least, self.costs.of(at := round(one.rows)) * one.factor)
                 self._bounds.append((at, least))
         return next((seconds for size, seconds in reversed(self._bounds) if size >= rows), inf)
@@ -87,28 +97,40 @@ class Passes:
         pace = self.paces.get((requests.bit_length(), False))
         return pace is not None and pace.seen > COLD
 
-    def learn(self, rows: int, seconds: float, *, drafts: bool) -> None:
-        """What a pass took; one that was held up says little."""
-        size, before = (rows.bit_length(), drafts), self._factor(rows)
-        pace = self.paces.get(size)
-        if pace is None:
-            pace = self.paces[size] = Pace(rows, before)
-        pace.seen += 1
-        self._count += 1
-        passed = self._count - pace.latest  # with this one, since the last of its size, which so is one of so many
-        pace.latest, known, warm = self._count, pace.factor, pace.seen - COLD
-        pace.rows += max(1 - MEMORY, 1 / pace.seen) * (rows - pace.rows)
-        news = min(seconds / self.costs.of(rows), HELD_UP * before) - known
+    def learn(self, *seen: Seen) -> None:
+        """What passes of some steps took; one that was held up says little."""
+        self._count += sum(one.steps for one in seen)
+        paces = [self._pace(one) for one in seen]
+        passed = [self._count - pace.latest for pace in paces]  # since the last of its size
+        for pace in paces:
+            pace.latest = self._count
+        for one, pace, ago in zip(seen, paces, passed, strict=True):
+            self._believe(one, pace, max(ago / one.steps, 1.0))
+            self._known = sorted(self.paces.values(), key=_rows)
+            self._now.clear()
+
+    def _pace(self, one: Seen) -> Pace:
+        """Of passes of this size."""
+        size = one.rows.bit_length(), one.drafts
+        if size not in self.paces:
+            self.paces[size] = Pace(one.rows, self._factor(one.rows))
+        return self.paces[size]
+
+    def _believe(self, one: Seen, pace: Pace, among: float) -> None:
+        """These are one of so many passes."""
+        before, known, share = self._factor(one.rows), pace.factor, 1 - MEMORY**one.steps
+        pace.seen += one.steps
+        warm = pace.seen - COLD
+        pace.rows += max(share, one.steps / pace.seen) * (one.rows - pace.rows)
+        news = min(one.seconds / self.costs.of(one.rows), HELD_UP ** min(one.steps, SURE) * before) - known
         free = news < (RAN_FREE - 1) * known
         if warm > 0:
-            pace.factor += max(1 - MEMORY, 1 / (warm + 1), DOUBT if free else 0.0) * news
+            pace.factor += max(share, min(one.steps / (warm + 1), 1.0), DOUBT if free else 0.0) * news
         else:
             pace.factor += min(news, 0.0)
         if warm > KNOWN:  # the machine has changed, not what was thought of such passes
-            change, sure = pace.factor / known, free and not drafts
-            self._follow(change if sure else change ** (1 / passed), 1 if sure else STALE)
-        self._known = sorted(self.paces.values(), key=_rows)
-        self._now.clear()
+            change, sure = pace.factor / known, free and not one.drafts
+            self._follow(change if sure else change ** (1 / among), 1 if sure else STALE)
 
     def _follow(self, change: float, unseen: int) -> None:
         """All that was not seen for so many passes."""

@@ -7,13 +7,15 @@ Does not: count the text that tokens become, which costs as much per token in ei
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 from forerun.drafting.worth import MEMORY
 
 HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one that was held up says little
+SURE = 8  # and so many that took as long on average were not all held up
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
 COLD = 6  # drafts that take longer than later ones may, as nobody made one before: of these, only shorter ones count
@@ -27,18 +29,18 @@ class Line:
     sums: tuple[float, ...] = (0.0,) * 5  # of 1, n, n^2, s, n s
     seen: int = 0
 
-    def learn(self, nodes: int, seconds: float) -> float:
-        """One step; its seconds as far as they are believed."""
-        older, cold = MEMORY, self.seen < COLD
-        self.seen += 1
+    def learn(self, nodes: int, seconds: float, steps: int = 1) -> float:
+        """So many steps that took as long each; their seconds as far as they are believed."""
+        older, cold = MEMORY**steps, self.seen < COLD
+        self.seen += steps
         if self.sums[0]:
             constant, each = self.found()
             expected = constant + each * nodes
             if seconds < (1.0 if cold else RAN_FREE) * expected:
                 older = 0.0 if cold else DOUBT
-            seconds = min(seconds, (1.0 if cold else HELD_UP) * expected)
+            seconds = min(seconds, (1.0 if cold else HELD_UP ** min(steps, SURE)) * expected)
         news = 1, nodes, nodes * nodes, seconds, nodes * seconds
-        self.sums = tuple([older * before + one for before, one in zip(self.sums, news, strict=True)])
+        self.sums = tuple([older * before + steps * one for before, one in zip(self.sums, news, strict=True)])
         return seconds
 
     def found(self) -> tuple[float, float]:
@@ -83,20 +85,28 @@ class Toll:
         known = {size: line for size, line in self.lines.items() if line.seen >= COLD} or self.lines  # past the first
         return known[_nearest(known, drafting)].found() if known else (0.0, 0.0)
 
-    def rested(self, requests: int, seconds: float) -> None:
-        """A step without drafts."""
+    def rested(self, requests: int, seconds: float, steps: int = 1) -> None:
+        """So many steps without drafts."""
         size = requests.bit_length()
         before = self.idle.get(size, seconds)
-        self.idle[size] = before + (1 - MEMORY) * (min(seconds, HELD_UP * before) - before)
+        self.idle[size] = before + (1 - MEMORY**steps) * (min(seconds, HELD_UP ** min(steps, SURE) * before) - before)
 
-    def drafted(self, requests: int, drafting: int, longest: int, seconds: float, around: float) -> float:
-        """What drafts added to a step in which some were `drafting`, as far as it is believed.
+    def drafted(
+        self, requests: int, drafting: int, longest: int, seconds: float, around: float, steps: int = 1
+    ) -> float:
+        """What drafts added to each of so many steps in which some were `drafting`, as far as it is believed.
 
-        `around`: its seconds beside those that made the drafts; without drafts it would have taken no longer.
+        `around`: their seconds beside those that made the drafts; without drafts they would have taken no longer.
         """
         size = requests.bit_length()
         self.idle[size] = min(self.idle.get(size, around), around)
-        return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0))
+        return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0), steps)
+
+
+def typical(seconds: Sequence[float]) -> float:
+    """The mean of times that should be the same, none of which counts for much more than the middle one."""
+    most = HELD_UP * median_low(seconds)
+    return sum(min(one, most) for one in seconds) / len(seconds)
 
 
 def _nearest(known: Mapping[int, Any], requests: int) -> int:

@@ -6,9 +6,10 @@ Does not: know what drafts cost.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import NamedTuple
 
 from forerun.types import Draft, Turn
 
@@ -97,14 +98,12 @@ def _places(draft: Draft) -> list[int]:
     return [min(int(sqrt(max(chance, 0.0)) * BINS), BINS - 1) for chance in draft.confidence]
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A draft before it was cut."""
+class Fate(NamedTuple):
+    """What became of one draft."""
 
     asked: int  # nodes for which there was room
-    worth: Sequence[float] = ()
-    kept: Sequence[int] = ()
-    luck: float = 1.0  # that was counted with
+    verified: int
+    path: Collection[int]  # nodes that were accepted
 
 
 @dataclass(eq=False, slots=True)
@@ -113,39 +112,43 @@ class Record:
 
     most: int
     asked: list[float] = field(init=False)  # how often, lately
-    worth: list[float] = field(init=False)  # sums of its chance, or of what became of it; 0 where it was not verified
+    worth: list[float] = field(init=False)  # how often it was accepted
     kept: list[float] = field(init=False)  # how often it was verified
     news: list[int] = field(init=False)  # the step of the latest
     expected: float = 2 * PRIOR  # tokens, if this request were like all
     accepted: float = 2 * PRIOR
-    drafts: int = 0
+    drafts: int = 0  # of which something was verified
     tried: int = 0  # step of the latest trial
 
     def __post_init__(self) -> None:
         self.asked, self.worth, self.kept = ([0.0] * self.most for _ in range(3))
         self.news = [0] * self.most
 
-    def learn(self, made: Made, accepted: int, step: int) -> None:
-        """One draft, of which so many tokens were accepted."""
-        self.drafts += 1
-        self._count(made.asked, {node: made.worth[node] for node in made.kept}, step)
-        self.expected += sum(made.worth[node] for node in made.kept) / made.luck
+    def learn(self, fates: Sequence[Fate], step: int) -> None:
+        """What became of some drafts until this step."""
+        asked, kept, happened = ([0] * (self.most + 1) for _ in range(3))  # the first two by numbers of nodes
+        for one in fates:
+            asked[one.asked] += 1
+            kept[one.verified] += 1
+            for node in one.path:
+                happened[node] += 1
+        self.drafts += len(fates) - kept[0]
+        more = most = 0  # drafts that asked for this node, and in which it was verified
+        for node in range(self.most - 1, -1, -1):
+            more, most = more + asked[node + 1], most + kept[node + 1]
+            if more:
+                share, self.news[node] = faded(step - self.news[node]), step
+                self.asked[node] = share * self.asked[node] + more
+                self.worth[node] = share * self.worth[node] + happened[node]
+                self.kept[node] = share * self.kept[node] + most
+
+    def met(self, expected: float, accepted: int) -> None:
+        """Of so many tokens that were expected of this request's drafts, if it were like all."""
+        self.expected += expected
         self.accepted += accepted
         if self.expected > REMEMBERED_TOKENS:
             self.accepted *= REMEMBERED_TOKENS / self.expected
             self.expected = REMEMBERED_TOKENS
-
-    def saw(self, asked: int, verified: int, path: Collection[int], step: int) -> None:
-        """One draft of which nothing is known but which of its nodes were accepted."""
-        self._count(asked, {node: float(node in path) for node in range(verified)}, step)
-
-    def _count(self, asked: int, worth: Mapping[int, float], step: int) -> None:
-        """What the nodes that were verified are worth, of so many that were asked for."""
-        for node in range(asked):
-            share, self.news[node] = faded(step - self.news[node]), step
-            self.asked[node] = share * self.asked[node] + 1
-            self.worth[node] = share * self.worth[node] + worth.get(node, 0.0)
-            self.kept[node] = share * self.kept[node] + (node in worth)
 
     @property
     def luck(self) -> float:

@@ -73,7 +73,7 @@ class Engine:
         self.cache, self.stats = runner.cache, stats or EngineStats()
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
-        self._told = 0.0  # seconds in which the planner heard of the last step
+        self._sharing = 0.0  # seconds in which the planner thought, in this step
 
     def add(  # noqa: PLR0913 - what a request may say
         self,
@@ -159,10 +159,9 @@ class Engine:
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
         telling = self.clock()
-        around = planning - began + telling - committing + self._told
+        around = planning - began + telling - committing - self._sharing
         self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans), around))
         emitting = self.clock()
-        self._told = emitting - telling
         self._emit(seats, plans, turns, emitting)
         self._clock(began, planning, running, committing, emitting)
 
@@ -241,7 +240,9 @@ class Engine:
 
     def _budgets(self, ready: Sequence[Request], room: int) -> dict[int, int]:
         """Nodes for each request: those that its decoder's search is for, or else the planner's share."""
-        shares = self.members.planner.share([r.context for r in ready if r.context is not None], room)
+        contexts, began = [r.context for r in ready if r.context is not None], self.clock()
+        shares = self.members.planner.share(contexts, room)
+        self._sharing = self.clock() - began
         budgets = dict[int, int]()
         for r, share in zip(ready, shares, strict=True):
             wish = self.members.decoder.nodes(r.state)

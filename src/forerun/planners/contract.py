@@ -24,7 +24,7 @@ class Spent(NamedTuple):
     drafting: float
     running: float  # the target's pass
     rows: int  # of that pass
-    around: float = 0.0  # the engine's other work until the planner is told; not that of the text
+    around: float = 0.0  # the engine's other work; not the planner's own, nor that of the text
 
 
 class Planner(Member):

@@ -62,6 +62,28 @@ def test_a_planner_hears_of_no_step_in_which_nobody_wrote():
     assert len(heard) == rig.engine.stats.steps - 2, "of a prompt of 9 tokens the last step writes"
 
 
+def test_what_a_planner_thinks_is_not_taken_for_what_a_step_takes():
+    rig, heard, now = toy().build(), list[float](), [0.0]
+    rig.engine.clock, plan = lambda: now[0], rig.engine.members.planner
+    share, rig.engine.runner.run = plan.share, taking(rig.engine.runner.run, now, 0.5)
+    plan.share = taking(share, now, 8.0)
+    plan.observe = taking(lambda *told: heard.append(told[-1]), now, 8.0)
+    rig.write(asks(2))
+    assert len(heard) > 3
+    assert {spent.running for spent in heard} == {0.5}
+    assert {spent.around for spent in heard} == {0.0}
+
+
+def taking(function, now, seconds):
+    """The function, which takes so long."""
+
+    def slow(*arguments):
+        now[0] += seconds
+        return function(*arguments)
+
+    return slow
+
+
 def test_a_second_request_finds_the_prefix_of_the_first():
     rig = toy(cache="paged:block_size=4").build()
     ask = asks(1, 21)[0]

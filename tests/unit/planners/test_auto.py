@@ -8,7 +8,7 @@ import pytest
 
 from forerun.drafters.token_recycling import TokenRecyclingDrafter
 from forerun.drafting.toll import Line, Toll
-from forerun.drafting.worth import Record
+from forerun.drafting.worth import Fate, Record
 from forerun.errors import ConfigError
 from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
@@ -98,11 +98,8 @@ def test_dear_drafting_is_paid_for():
 
 
 def test_the_first_drafts_are_of_one_node():
-    """After a step without, until it is known what drafting takes.
-
-    The first does not tell, for it reads the prompt, nor does the next alone, which may have been held up.
-    """
-    assert play(planner(FLAT), [always, always], 5) == [[0, 0], [1, 1], [1, 1], [1, 1], [8, 8]]
+    """After a step without, until it is known what drafting takes: the first reads the prompt, and six are slow."""
+    assert play(planner(FLAT), [always, always], 13) == [[0, 0], *[[1, 1]] * 7, *[[0, 0]] * 4, [8, 8]]
 
 
 @pytest.mark.parametrize("late", [1, 2])
@@ -120,6 +117,7 @@ def test_drafts_are_charged_as_long_as_they_took_but_for_one_that_was_held_up(dr
     assert play(plan, [always], 50, drafting=0.1)[-1] == [8]
     before, plan.again = plan.losses.vain, 0
     play(plan, [never], 1, drafting=drafting)
+    plan._settle()
     assert plan.losses.vain - before == pytest.approx(charged, abs=0.05)
 
 
@@ -168,44 +166,67 @@ def test_who_lost_four_steps_waits():
     plan = planner(FLAT)
     play(plan, [always], 50)
     plan.losses.vain = 1000.0
-    assert play(plan, [always], 12)[4:] == [[0]] * 8
+    assert play(plan, [always], 30)[16:] == [[0]] * 14
 
 
 def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.losses.add(1.0, tokens)
+        plan.losses.add(plan.steps, [1.0], tokens)
         solvent.append(plan.losses.bearable(plan.steps))
     assert all(solvent[:130])
     assert not any(solvent[145:])
 
 
-def test_most_steps_are_not_looked_at_closely_though_some_requests_get_nothing():
-    plan, close = planner(Costs((1, 64), (1.0, 4.0))), list[bool]()
-    observe = plan.observe
-    plan.observe = lambda *told: (close.append(plan.close), observe(*told))
-    history = play(plan, [always] * 2 + [never] * 6, 120, room=16)
-    assert min(history[-2]) == 0 < max(history[-2])
-    assert sum(close[20:]) <= 80 / 4
+def decisions(plan, rules, steps, **kwargs):
+    """The steps of a play in which the planner thought."""
+    decide, thought = plan._decided, list[int]()
+    plan._decided = lambda *asked: thought.append(plan.steps) or decide(*asked)
+    history = play(plan, rules, steps, **kwargs)
+    return thought, history
 
 
-def test_while_nothing_pays_short_steps_are_looked_at_more_seldom():
-    def looks(pass_s):
-        plan, close = planner(Costs((1, 64), (pass_s, 64 * pass_s))), list[bool]()
-        observe = plan.observe
-        plan.observe = lambda *told: (close.append(plan.close), observe(*told))
-        play(plan, [never], 2000, drafting=pass_s)
-        return sum(close[500:])
+def test_most_steps_are_not_thought_about_though_some_requests_get_nothing():
+    costs = Costs((1, 64), (1e-3, 4e-3))
+    thought, history = decisions(planner(costs), [always] * 2 + [never] * 6, 220, room=16, drafting=1e-5)
+    assert min(history[-1]) == 0 < max(history[-1])
+    assert 0 < sum(step > 100 for step in thought) <= 120 / 12
 
-    assert 0 < 2 * looks(3e-4) < looks(1.0)
+
+def test_short_steps_are_thought_about_more_seldom():
+    def count(pass_s, rule):
+        thought, _ = decisions(planner(Costs((1, 64), (pass_s, 64 * pass_s))), [rule], 2000, drafting=pass_s / 100)
+        return sum(step > 500 for step in thought)
+
+    assert 0 < 2 * count(3e-4, never) < count(1.0, never)
+    flat = [decisions(planner(Costs((1, 64), (s, 1.1 * s))), [always], 1000)[0] for s in (3e-4, 1.0)]
+    assert 0 < 2 * len(flat[0]) < len(flat[1])
+
+
+def test_most_requests_that_go_on_go_on_as_they_were():
+    """Of many, one ends and another comes every few steps: not everybody is weighed anew each time."""
+    plan = planner(FLAT)
+    play(plan, [always] * 8, 100)
+    decide, thought = plan._decided, list[int]()
+    plan._decided = lambda *asked: thought.append(plan.steps) or decide(*asked)
+    batch = [replace(CONTEXT, id=i) for i in range(8)]
+    plan.again = plan.steps + 20
+    shares = [plan.share([*batch[k:], *(replace(CONTEXT, id=100 + i) for i in range(k))], 100) for k in (0, 1, 2)]
+    assert shares == [[8] * 8] * 3
+    assert not thought
+    plan.share(batch[:2], 100)
+    assert len(thought) == 1
+    plan.again = plan.steps + 20
+    plan.share(batch[:2], 3)  # no longer room for what was decided
+    assert len(thought) == 2
 
 
 @pytest.mark.parametrize(("pass_s", "looked_at"), [(1e-4, False), (1.0, True)])
 def test_rows_that_cost_less_than_a_look_are_all_verified(pass_s, looked_at):
     plan = planner(Costs((1, 64), (pass_s, 10 * pass_s)))
     play(plan, [lambda nodes: min(nodes, 2)], 100, drafting=pass_s / 100)
-    plan.close, draft = False, replace(Draft.chain([0] * 8), confidence=(0.9, 0.9, *[0.01] * 6))
+    draft = replace(Draft.chain([0] * 8), confidence=(0.9, 0.9, *[0.01] * 6))
     assert (plan.cut([CONTEXT], [draft])[0] is not draft) == looked_at
 
 
@@ -290,21 +311,6 @@ def test_it_comes_back_soon_when_passes_have_become_cheap():
     assert sum(drafted[60:]) >= 30
 
 
-def test_what_looks_take_is_not_taken_for_the_price_of_drafts():
-    """A draft of one node brings half a step; it costs a quarter of one, and half a step more where it is looked at."""
-    plan, luck = planner(FLAT, most=1), cycle([0, 1])
-    observe = plan.observe
-
-    def looked(batch, drafts, turns, spent):
-        drafting = (0.75 if plan.close else 0.25) if any(drafts) else 0.0
-        observe(batch, drafts, turns, spent._replace(drafting=drafting))
-
-    plan.observe = looked
-    history = play(plan, [lambda nodes: min(nodes, next(luck))], 400)
-    assert sum(plan.toll.line(1)) < 0.45
-    assert sum(map(any, history[100:])) > 250
-
-
 def test_a_trial_that_pays_goes_on_at_once():
     """Who has rested reads what was written meanwhile, once."""
     plan = planner(FLAT)
@@ -327,10 +333,10 @@ def test_a_trial_that_pays_goes_on_at_once():
 def test_a_few_wrong_guesses_of_a_request_are_not_taken_for_all_of_it():
     own = Record(1)
     for step in range(4):
-        own.saw(1, 1, set(), step)
+        own.learn([Fate(1, 1, ())], step)
     assert 0.5 < -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.7
     for step in range(4, 60):
-        own.saw(1, 1, set(), step)
+        own.learn([Fate(1, 1, ())], step)
     assert -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.25
 
 
@@ -421,5 +427,5 @@ def test_one_request_fewer_for_a_moment_is_no_reason_to_draft():
     decided = []
     for count in (8, 7, 4):
         plan.share(batch[:count], 100)
-        decided.append(any(plan.shares[2]))
+        decided.append(any(plan.shares.values()))
     assert decided == [False, False, True]

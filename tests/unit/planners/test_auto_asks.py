@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.drafters import DRAFTERS
-from forerun.planners.auto import QUIET, AutoPlanner
+from forerun.planners.auto import REST, AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
 from forerun.testing import Ask, Toy
@@ -55,7 +55,7 @@ def step(plan, batch, draft):
 
 def test_who_never_drafts_is_never_asked():
     plan, thought = made(silent=True)
-    assert {tuple(step(plan, CONTEXTS[:n], NOTHING)) for n in (1, 4, 2) for _ in range(4 * QUIET)} == {
+    assert {tuple(step(plan, CONTEXTS[:n], NOTHING)) for n in (1, 4, 2) for _ in range(2 * REST)} == {
         (0,) * n for n in (1, 2, 4)
     }
     assert not thought

@@ -1,0 +1,59 @@
+"""What steps took, learnt from many of them at once: a single one says little, and looking at each takes its time.
+
+Does not: know why drafts were made.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from forerun.drafting.passes import Passes, Seen
+from forerun.drafting.toll import Toll, typical
+from forerun.types import Context, Draft, Turn
+
+
+class Note(NamedTuple):
+    """One step."""
+
+    batch: Sequence[Context]
+    shares: Mapping[int, int]  # by request
+    drafts: Sequence[Draft]
+    turns: Sequence[Turn]
+    made: Sequence[int]  # whose drafts had a node before they were cut
+    timed: bool  # whether it took what such steps take as a rule
+    drafting: float  # seconds
+    running: float  # of the pass
+    rows: int  # of it
+    around: float  # seconds of all else
+
+    @property
+    def settled(self) -> bool:
+        """Whether nobody's prompt was read."""
+        return self.rows == len(self.batch) + sum(map(len, self.drafts))
+
+
+def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
+    """Steps that should have taken the same time are learnt from together."""
+    alike = defaultdict[tuple[int, int, int, int, bool, bool], list[Note]](list)
+    for note in notes:
+        longest = max([note.shares.get(number, 0) for number in note.made], default=0)
+        if note.settled and (note.timed or longest):
+            asked = any(note.shares.values())
+            alike[len(note.batch), len(note.made), longest, note.rows, asked, note.timed].append(note)
+    seen = list[Seen]()
+    for (requests, drafting, longest, rows, asked, timed), steps in alike.items():
+        seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
+        seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
+        if longest and timed:
+            toll.drafted(requests, drafting, longest, seconds, around, len(steps))
+        elif not asked:
+            toll.rested(requests, seconds + around, len(steps))
+    passes.learn(*seen)
+
+
+def cost(note: Note, toll: Toll, passes: Passes) -> float:
+    """What a step's drafts cost, in steps without."""
+    without = toll.without(len(note.batch))
+    around = note.around - without if note.settled else 0.0  # else a prompt's, too
+    rows = passes.of(note.rows) - passes.of(note.rows - sum(map(len, note.drafts)))
+    return (note.drafting + around + rows) / (without + passes.of(len(note.batch)))

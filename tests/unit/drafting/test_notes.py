@@ -1,0 +1,75 @@
+"""Many steps at once: what they took without drafts, what drafts added, and which of them say nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from forerun.drafting.notes import Note, cost, learn_times
+from forerun.drafting.passes import Passes, Seen
+from forerun.drafting.toll import Line, Toll, typical
+from forerun.rng import CounterRng
+from forerun.types import Context, Costs, Draft, Sampling
+
+CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
+BATCH = [CONTEXT, replace(CONTEXT, id=1)]
+PLAIN = Note(BATCH, {}, [Draft()] * 2, (), (), timed=True, drafting=0.1, running=1.0, rows=2, around=0.4)
+DRAFTED = PLAIN._replace(
+    shares={0: 2, 1: 2}, drafts=[Draft.chain([0, 0])] * 2, made=[0, 1], drafting=0.5, running=1.5, rows=6
+)
+EMPTY = DRAFTED._replace(drafts=[Draft()] * 2, made=[], rows=2, drafting=9.0)
+
+
+def learnt(*notes):
+    toll, passes = Toll(), Passes(lambda: Costs((1, 64), (1.0, 1.0)))
+    for _ in range(20):
+        learn_times(notes, toll, passes)
+    return toll, passes
+
+
+def test_what_drafts_add_is_told_from_what_every_step_takes():
+    toll, passes = learnt(*[PLAIN] * 3, *[DRAFTED] * 3)
+    assert toll.without(2) == pytest.approx(0.4, abs=0.01)  # a step with drafts was done with all else in that time
+    assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(0.5, abs=0.01)
+    assert [passes.of(2), passes.of(6)] == pytest.approx([1.0, 1.5], abs=0.01)
+    assert cost(DRAFTED, toll, passes) == pytest.approx((0.5 + 0.5) / 1.4, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "other", [EMPTY, DRAFTED._replace(drafting=9.0, timed=False), PLAIN._replace(around=9.0, rows=40)]
+)
+def test_steps_that_are_not_as_a_rule_change_no_price(other):
+    """Who found nothing to draft, has rested, or was not alone: somebody's prompt was read."""
+    alone, among = learnt(PLAIN, DRAFTED)[0], learnt(PLAIN, other, DRAFTED)[0]
+    assert among.without(2) == alone.without(2)
+    assert among.line(2) == alone.line(2)
+
+
+def test_a_prompt_that_is_read_is_no_price_of_drafts():
+    toll, passes = learnt(PLAIN, DRAFTED)
+    reading = DRAFTED._replace(rows=60, around=30.0)
+    assert cost(reading, toll, passes) == pytest.approx(cost(DRAFTED, toll, passes), abs=0.4)
+
+
+def test_one_of_many_that_was_held_up_says_little_and_many_are_believed():
+    assert typical([1.0] * 9 + [50.0]) == pytest.approx(1.05)
+    line, passes = Line(), Passes(lambda: Costs((1, 64), (1.0, 1.0)))
+    for _ in range(20):
+        line.learn(1, 1.0)
+        passes.learn(Seen(4, 1.0, drafts=True))
+    assert line.learn(1, 4.0) == pytest.approx(1.5)
+    assert line.learn(1, 4.0, steps=16) == pytest.approx(4.0)
+    passes.learn(Seen(4, 4.0, drafts=True, steps=64))
+    assert passes.of(4) == pytest.approx(3.5, abs=0.2)
+
+
+def test_sizes_that_are_seen_in_turns_do_not_move_each_other():
+    """What is not seen for a while moves with what is; these are, though not in the order in which they are told."""
+    passes = Passes(lambda: Costs((1, 64), (1.0, 1.0)))
+    for _ in range(20):
+        passes.learn(Seen(1, 1.0, drafts=False, steps=30), Seen(6, 1.0, drafts=True, steps=30))
+    for _ in range(20):
+        passes.learn(Seen(1, 2.0, drafts=False, steps=30), Seen(6, 1.0, drafts=True, steps=30))
+    assert passes.of(6) == pytest.approx(1.0, abs=0.05)
+    for _ in range(20):
+        passes.learn(Seen(1, 4.0, drafts=False, steps=30))
+    assert passes.of(6) == pytest.approx(2.0, abs=0.1)
