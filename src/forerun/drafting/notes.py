@@ -13,8 +13,9 @@ from forerun.types import Context, Draft, Turn
 
 
 class Note(NamedTuple):
-    """One step."""
+    """One step; of those without drafts nothing is kept but times."""
 
+    requests: int
     batch: Sequence[Context]
     shares: Mapping[int, int]  # by request
     drafts: Sequence[Draft]
@@ -29,7 +30,7 @@ class Note(NamedTuple):
     @property
     def settled(self) -> bool:
         """Whether nobody's prompt was read."""
-        return self.rows == len(self.batch) + sum(map(len, self.drafts))
+        return self.rows == self.requests + sum(map(len, self.drafts))
 
 
 def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
@@ -39,7 +40,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
         longest = max([note.shares.get(number, 0) for number in note.made], default=0)
         if note.settled and (note.timed or longest):
             asked = any(note.shares.values())
-            alike[len(note.batch), len(note.made), longest, note.rows, asked, note.timed].append(note)
+            alike[note.requests, len(note.made), longest, note.rows, asked, note.timed].append(note)
     seen = list[Seen]()
     for (requests, drafting, longest, rows, asked, timed), steps in alike.items():
         seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
@@ -53,7 +54,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
 
 def cost(note: Note, toll: Toll, passes: Passes) -> float:
     """What a step's drafts cost, in steps without."""
-    without = toll.without(len(note.batch))
+    without = toll.without(note.requests)
     around = note.around - without if note.settled else 0.0  # else a prompt's, too
     rows = passes.of(note.rows) - passes.of(note.rows - sum(map(len, note.drafts)))
-    return (note.drafting + around + rows) / (without + passes.of(len(note.batch)))
+    return (note.drafting + around + rows) / (without + passes.of(note.requests))

@@ -31,7 +31,8 @@ from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there at first; else at first, twice as many
 STEADY, STILL = 16, 0.025  # each time, while what pays is the same, until so many, or as many as take so many seconds,
-REST, MUTE = 64, 0.06  # or where nothing is drafted
+REST, MUTE = 64, 0.2  # or where nothing is drafted,
+NOTED = 16  # of which about so many steps are noted
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request that has drafts
 TRIED, AGAIN = 1, 2  # nodes more, in a trial, and its steps;
@@ -72,9 +73,10 @@ class AutoPlanner(Planner):
         self.losses, self.steps = Losses(), 0
         self.shares = dict[int, int]()  # the decision: nodes of each request, by id
         self.now, self.until = dict[int, int](), 0  # what they get until this step: in a trial more, in a look none
+        self.drafting = False  # whether somebody gets any
         self.trying = set[int]()  # requests that get more, until then
         self.rest, self.steady, self.mute = YOUNG, STEADY, REST  # steps that a decision holds, and at most
-        self.again = inf if setup.drafter.silent else 0  # the step of the next
+        self.begun, self.again = 0, inf if setup.drafter.silent else 0  # its step, and that of the next
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = False  # whether nothing was left of the latest drafts
@@ -90,16 +92,18 @@ class AutoPlanner(Planner):
             return []
         self.steps += 1
         self.made = ()
+        if not self.drafting and self.steps < self.again and len(batch) > FEWER * len(self.now):
+            return [0] * len(batch)  # nothing paid a moment ago, with about as many
         ids = [context.id for context in batch]
         if self.steps >= self.again or not self._holds(ids, room):
             self._settle()
             self._give(self._decided(batch, room))
-        return [self.now.get(number, 0) for number in ids]
+        return [self.now[number] for number in ids]
 
     def _holds(self, ids: Sequence[int], room: int) -> bool:
         """Whether the decision does, as these requests are about those that it was made for."""
-        if not any(self.now.values()):
-            return len(ids) > FEWER * len(self.now)
+        if not self.drafting:
+            return False
         if self.steps == self.until:
             self.now = self.shares
             self.trying.clear()
@@ -114,15 +118,16 @@ class AutoPlanner(Planner):
 
     def _give(self, now: dict[int, int]) -> None:
         """What each request gets from now on."""
-        before, self.now = self.now, now
+        before, self.now, drafted, self.drafting = self.now, now, self.drafting, any(now.values())
         if any(share and not before.get(number) for number, share in now.items()):
             self.timed = self.steps + 1  # who has rested, or is new, has more to read
-        elif any(before.values()) and not any(now.values()):
+        elif drafted and not self.drafting:
             self.timed = self.steps + (STREAK - 1 if self.passes.warm(len(now)) else 0)  # of the first, the shortest
 
     def _hold(self, steps: int) -> None:
         """Until the next decision."""
-        self.until = self.again = self.steps + steps
+        self.begun, self.until = self.steps, self.steps + steps
+        self.again = self.until
 
     def _decided(self, batch: Sequence[Context], room: int) -> dict[int, int]:
         """What each request gets, and for how long."""
@@ -260,14 +265,17 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        if self.again < inf:
-            self.notes.append(Note(batch, self.now, drafts, turns, self.made, self.steps >= self.timed, *spent))
+        timed, requests = self.steps >= self.timed, len(batch)
+        if self.drafting:
+            self.notes.append(Note(requests, batch, self.now, drafts, turns, self.made, timed, *spent))
+        elif timed and self.again < inf and self.steps % ((self.again - self.begun) // NOTED + 1) == 0:
+            self.notes.append(Note(requests, (), {}, (), (), (), timed, *spent))
 
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
         notes, self.notes = self.notes, []
         learn_times(notes, self.toll, self.passes)
-        drafted = [note for note in notes if any(note.shares.values())]
+        drafted = [note for note in notes if note.batch]
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
@@ -284,7 +292,7 @@ class AutoPlanner(Planner):
                     path = path_of(turn)
                     contexts[context.id] = context
                     fates[context.id].append(Fate(share, len(draft), path))
-                    accepted += len(path) / len(note.batch)
+                    accepted += len(path) / note.requests
                     if self.dear and draft:
                         expected = sum(reach(draft, self.trusts.chances(draft)))
                         self.requests.of(context).met(expected, len(path))
