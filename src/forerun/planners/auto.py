@@ -181,7 +181,8 @@ class AutoPlanner(Planner):
         for context in sorted(batch, key=lambda context: self.requests.of(context).tried):
             record, share = self.requests.of(context), shares[context.id]
             more = min(TRIED if share else new, most - share)
-            if 0 <= more <= left and (not drafting or self.steps >= record.tried + PATIENCE):
+            rested = not drafting or self.steps >= record.tried + PATIENCE
+            if rested and 0 <= more <= left and share + more >= self.least:
                 record.tried, shares[context.id], left = self.steps, share + more, left - more
                 self.trying.add(context.id)
         if self.trying:

@@ -358,6 +358,13 @@ def test_drafts_of_which_nothing_is_left_do_not_go_on():
 def test_no_more_than_the_room():
     for room in (0, 1, 5, 40):
         assert all(sum(shares) <= room for shares in play(planner(FLAT), [always] * 3, 60, room=room))
+    for lesson, room in ((0, 2), (4, 11)):  # less than a draft for each
+        plan = planner(FLAT, lesson=lesson)
+        play(plan, [never] * 3, 60, drafting=0.3)
+        plan.losses.vain = 0.0
+        history = play(plan, [never] * 3, 400, drafting=0.3, room=room)
+        assert all(sum(shares) <= room for shares in history)
+        assert {share for shares in history for share in shares} & {1, 2, 3} <= {*range(max(lesson, 1), 4)}
 
 
 def test_drafting_is_a_line():
