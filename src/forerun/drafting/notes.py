@@ -5,18 +5,21 @@ Does not: know why drafts were made.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from forerun.drafting.passes import Passes, Seen
 from forerun.drafting.toll import Toll, typical
-from forerun.types import Context, Draft, Turn
+from forerun.drafting.worth import Record
+from forerun.types import Draft, Turn
 
 
 class Note(NamedTuple):
-    """One step; of those without drafts nothing is kept but times."""
+    """One step; of those without drafts nothing is kept but times, and never what may be large: a context or a q."""
 
     requests: int
-    batch: Sequence[Context]
+    ids: Sequence[int]  # theirs
+    records: Sequence[Record]  # and what is known of each
     shares: Mapping[int, int]  # by request
     drafts: Sequence[Draft]
     turns: Sequence[Turn]
@@ -31,6 +34,11 @@ class Note(NamedTuple):
     def settled(self) -> bool:
         """Whether nobody's prompt was read."""
         return self.rows == self.requests + sum(map(len, self.drafts))
+
+
+def light(drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts without what they were drawn from, which may be a vocabulary per node."""
+    return [draft if draft.q is None else replace(draft, q=None) for draft in drafts]
 
 
 def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:

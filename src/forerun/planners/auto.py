@@ -21,7 +21,7 @@ from itertools import islice
 from math import inf
 
 from forerun.drafting.losses import Losses
-from forerun.drafting.notes import Note, cost, learn_times
+from forerun.drafting.notes import Note, cost, learn_times, light
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
 from forerun.drafting.worth import Fate, Record, Trusts, path_of
@@ -268,15 +268,16 @@ class AutoPlanner(Planner):
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         timed, requests = self.steps >= self.timed, len(batch)
         if self.drafting:
-            self.notes.append(Note(requests, batch, self.now, drafts, turns, self.made, timed, *spent))
+            ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
+            self.notes.append(Note(requests, ids, records, self.now, light(drafts), turns, self.made, timed, *spent))
         elif timed and self.again < inf and self.steps % ((self.again - self.begun) // NOTED + 1) == 0:
-            self.notes.append(Note(requests, (), {}, (), (), (), timed, *spent))
+            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, *spent))
 
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
         notes, self.notes = self.notes, []
         learn_times(notes, self.toll, self.passes)
-        drafted = [note for note in notes if note.batch]
+        drafted = [note for note in notes if note.ids]
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
@@ -284,23 +285,22 @@ class AutoPlanner(Planner):
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""
-        fates, accepted = defaultdict[int, list[Fate]](list), 0.0
-        contexts = dict[int, Context]()
+        fates, records, accepted = defaultdict[int, list[Fate]](list), dict[int, Record](), 0.0
         for note in notes:
-            for context, draft, turn in zip(note.batch, note.drafts, note.turns, strict=True):
-                share = note.shares.get(context.id, 0)
+            for number, record, draft, turn in zip(note.ids, note.records, note.drafts, note.turns, strict=True):
+                share = note.shares.get(number, 0)
                 if share:
                     path = path_of(turn)
-                    contexts[context.id] = context
-                    fates[context.id].append(Fate(share, len(draft), path))
+                    records[number] = record
+                    fates[number].append(Fate(share, len(draft), path))
                     accepted += len(path) / note.requests
                     if self.dear and draft:
                         expected = sum(reach(draft, self.trusts.chances(draft)))
-                        self.requests.of(context).met(expected, len(path))
+                        record.met(expected, len(path))
                         self.trusts.learn(draft, path, self.steps)
         self.everybody.learn([fate for some in fates.values() for fate in some], self.steps)
         for number, some in fates.items():
-            self.requests.of(contexts[number]).learn(some, self.steps)
+            records[number].learn(some, self.steps)
         return accepted
 
 

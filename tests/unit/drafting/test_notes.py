@@ -1,18 +1,13 @@
 """Many steps at once: what they took without drafts, what drafts added, and which of them say nothing."""
 
-from dataclasses import replace
-
 import pytest
 
 from forerun.drafting.notes import Note, cost, learn_times
 from forerun.drafting.passes import Passes, Seen
 from forerun.drafting.toll import Line, Toll, typical
-from forerun.rng import CounterRng
-from forerun.types import Context, Costs, Draft, Sampling
+from forerun.types import Costs, Draft
 
-CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
-BATCH = [CONTEXT, replace(CONTEXT, id=1)]
-PLAIN = Note(2, BATCH, {}, [Draft()] * 2, (), (), timed=True, drafting=0.1, running=1.0, rows=2, around=0.4)
+PLAIN = Note(2, (), (), {}, [Draft()] * 2, (), (), timed=True, drafting=0.1, running=1.0, rows=2, around=0.4)
 DRAFTED = PLAIN._replace(
     shares={0: 2, 1: 2}, drafts=[Draft.chain([0, 0])] * 2, made=[0, 1], drafting=0.5, running=1.5, rows=6
 )

@@ -14,7 +14,7 @@ from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
 from forerun.testing.toy import Toy
-from forerun.types import Context, Costs, Draft, Emission, Facts, Sampling, Turn
+from forerun.types import Context, Costs, Dist, Draft, Emission, Facts, Sampling, Turn
 
 FLAT = Costs((1, 64), (1.0, 1.1))
 STEEP = Costs((1, 64), (1.0, 64.0))
@@ -408,6 +408,20 @@ def test_the_first_drafts_of_a_size_are_not_believed_where_later_ones_of_another
     for _ in range(20):
         toll.drafted(4, 1, 1, 3.0, 2.0)
     assert sum(toll.line(4)) == sum(toll.line(1)) == pytest.approx(3.0, rel=0.2)
+
+
+def test_what_may_be_large_is_not_kept_until_the_next_decision():
+    """A context, whose drafter has a state, and the distributions that a draft was drawn from: a vocabulary a node."""
+    plan = planner(FLAT)
+    play(plan, [always] * 2, 30)
+    plan.again, batch = plan.steps + 10, [replace(CONTEXT, id=i) for i in range(2)]
+    shares = plan.share(batch, 100)
+    drafts = [Draft.chain([0] * share, q=(Dist.point(0),) * share) for share in shares]
+    plan.observe(batch, drafts, [Turn((Emission(0, ""),), (0,))] * 2, Spent(0.1, 1.0, sum(shares) + 2))
+    note = plan.notes[-1]
+    assert [len(draft) for draft in note.drafts] == shares == [8, 8]
+    assert all(draft.q is None for draft in note.drafts)
+    assert not any(context in kept for kept in note if isinstance(kept, list) for context in batch)
 
 
 def test_at_least_one_node():
