@@ -222,7 +222,7 @@ void attend_tiles(const Look& look, const Unit& u) {
 
 bool tiles_attend(const Net&) { return false; }
 void attend_tiles(const Look&, const Unit&) {}
-void configure(int64_t, int64_t) {}
+void configure() {}
 void release() {}
 
 #endif

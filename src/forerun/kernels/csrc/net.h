@@ -20,7 +20,8 @@ constexpr int GROUP = 32;     // inputs that share a multiplier in INT4
 constexpr int ROTATED = 64;   // inputs of whole numbers that are rotated together, at most
 constexpr int FLIPPED = 16;   // bit of a multiplier
 constexpr int FOUR = 16 * 64 + 64;  // bytes of 64 inputs of a tile of INT4: nibbles, then multipliers
-constexpr int CROWNS = 32; // of a row of logits that are looked through one by one
+constexpr int CROWNS = 32; // parts of a row of logits that are looked through one by one, at most,
+constexpr int64_t CROWN = 1024;  // and logits of each, at least
 constexpr int HEAD_MAX = 1024; // numbers of a head
 
 // A weight matrix [outputs, inputs] in tiles of 32 outputs, zero-padded; a tile is one contiguous stream.
@@ -58,11 +59,11 @@ inline int64_t tile_bytes(Kind kind, int64_t inputs) {
     return 0;
 }
 
-// Rows that stand for one row of activations beside a matrix: three of bfloat16 add up to all bits of a float32, one is
+// Rows that stand for one row of activations beside a matrix: two of bfloat16 add up to a float32 to one part in 2^18, one is
 // rounded; two of eight bits make sixteen. What four bits lose is so much more that one row of eight will do.
 inline int parts_of(Kind kind, bool exact) {
     if (!exact) return 1;
-    return kind == Kind::BF16 ? 3 : kind == Kind::INT8 ? 2 : 1;
+    return kind == Kind::BF16 || kind == Kind::INT8 ? 2 : 1;
 }
 
 // What an output of a matrix holds, as floats [inputs].

@@ -211,10 +211,10 @@ private:
         }
         float top = together(most, [](wf a, wf b) { return larger(a, b); });
         for (int64_t j = whole; j < end; ++j) top = row[j] > top ? row[j] : top;
-        bool bad = false;
-        for (int j = 0; j < FLOATS; ++j) bad |= broken[j] != 0;
+        bool bad = any(broken);
         for (int64_t j = whole; j < end; ++j) bad |= row[j] != row[j];
         int64_t best = begin;
+        while (best < whole && !any(bad ? load_some(row + best) != load_some(row + best) : load_some(row + best) == repeat(top))) best += FLOATS;
         while (best + 1 < end && !(bad ? row[best] != row[best] : row[best] == top)) ++best;
         vf mass = zero();
         for (int64_t j = begin; j < whole; j += 16) mass += exponential(load(row + j) - top);
@@ -225,7 +225,7 @@ private:
 
     // That of whole rows. The parts are the same however many threads there are; each takes about what it wrote.
     void crown_all() {
-        const int64_t each = round_up((net.vocab + CROWNS - 1) / CROWNS, 16), parts = (net.vocab + each - 1) / each;
+        const int64_t each = std::max(CROWN, round_up((net.vocab + CROWNS - 1) / CROWNS, 16)), parts = (net.vocab + each - 1) / each;
         mine(parts, [&](int64_t part) {
             for (int64_t i = 0; i < plan.num_wanted; ++i)
                 ws.crowns[i * CROWNS + part] = crown(plan.logits + i * net.vocab, part * each, std::min(net.vocab, (part + 1) * each));
@@ -358,7 +358,7 @@ private:
         const bool half = strip.kind == Kind::BF16, whole = strip.kind == Kind::INT8;
         const bool tiles = half ? tiles_attend(net) : whole && TILES;
         const int64_t group = net.heads / net.kv_heads;
-        if (tiles) configure(16, 16);
+        if (tiles) configure();
         auto keys_of = [](const Segment& s) { return s.past + s.base + s.count; };
         auto rows_of = [&](const Segment& s) {  // that look together
             return tiles ? std::max<int64_t>(1, (whole ? WHOLE_QUERIES : 16) / group)

@@ -529,14 +529,14 @@ template <typename Done>
 void product_stored(const Matrix& m, const Activations& in, int64_t rows, Share mine, Done done) {
 #if defined(__AMX_INT8__)
     if (m.kind == Kind::BF16 && rows == 1)
-        return in.parts == 1 ? half_sweep<1, 1>(m, mine, in, done) : half_sweep<1, 3>(m, mine, in, done);
+        return in.parts == 1 ? half_sweep<1, 1>(m, mine, in, done) : half_sweep<1, 2>(m, mine, in, done);
     if (m.kind == Kind::BF16 && rows == 2 && in.parts == 1) return half_sweep<2, 1>(m, mine, in, done);
     if (m.kind == Kind::INT8 && rows * in.parts > FEW)
         return in.parts == 1 ? tile_product<Kind::INT8, 1>(m, mine, in, rows, done)
                              : tile_product<Kind::INT8, 2>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16 && rows)
         return in.parts == 1 ? tile_product<Kind::BF16, 1>(m, mine, in, rows, done)
-                             : tile_product<Kind::BF16, 3>(m, mine, in, rows, done);
+                             : tile_product<Kind::BF16, 2>(m, mine, in, rows, done);
     if (m.kind == Kind::BF16) return;
 #elif defined(DOTS)
     if (m.kind == Kind::INT8 && rows && (REGISTERS < 32 || rows * in.parts > ROWS))

@@ -73,8 +73,7 @@ __attribute__((noinline)) void four_sweep(const Matrix& m, Share tiles, const Ac
     for (; t < tiles.end; ++t) four_tiles<1, R>(m, t, in, done);
 }
 
-constexpr int64_t SIDE = 3;           // tiles side by side for rows that one register holds
-constexpr int64_t SOON = 64;          // lines of weights that are asked for while those of a tile become outputs
+constexpr int64_t SIDE = 3;  // tiles side by side, or blocks of rows, whose sums registers hold
 
 void configure(const std::array<int64_t, 8>& rows) {
     struct alignas(64) {
@@ -90,107 +89,99 @@ void configure(const std::array<int64_t, 8>& rows) {
     _tile_loadconfig(&config);
 }
 
-// Registers 0-3: sums of two blocks of rows times two halves of a tile; 4, 5: the rows; 6, 7: the weights.
-void configure(int64_t first, int64_t second) { configure({first, first, second, second, first, second, 16, 16}); }
+void configure() { configure({16, 16, 16, 16, 16, 16, 16, 16}); }
 
-// Sums of a tile and up to 32 rows that lie `width` bytes apart. `Far`: the tile is still in memory.
-template <Kind K, bool Two, bool Far>
-INLINE void tile_sums(const uint8_t* w, const uint8_t* x, int64_t width, int64_t steps, void* sums) {
-    int32_t* out = (int32_t*)sums;
-    alignas(64) uint8_t wide[2][64 * TILE];  // of INT4, one step ahead
+// Sums of T tiles side by side, which the memory serves better than one, and B blocks of 16 rows or fewer that lie `width`
+// bytes apart; T * B is at most 3. Registers 0-5: sums of the halves of each tile and block; 6, 7: rows and weights; beside
+// two blocks 4, 5: rows, and 6, 7: weights. `meanwhile` is done once a step, while memory is waited for.
+template <Kind K, int T, int B, typename Meanwhile>
+INLINE void tile_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t width, int64_t steps, void* sums, Meanwhile&& meanwhile) {
+#define ADD(REGISTER, ROWS, WEIGHTS)                                        \
+    if constexpr (K == Kind::BF16) _tile_dpbf16ps(REGISTER, ROWS, WEIGHTS); \
+    else _tile_dpbsud(REGISTER, ROWS, WEIGHTS)
+#define ADD_WEIGHTS(REGISTER, AT) \
+    _tile_loadd(7, AT, 128);      \
+    ADD(REGISTER, 6, 7)
+#define ADD_ROWS(REGISTER, BLOCK)                     \
+    _tile_loadd(6, x + 16 * (BLOCK) * width, width); \
+    ADD(REGISTER, 6, 7)
+    alignas(64) uint8_t wide[2][K == Kind::INT4 ? 64 * TILE : 1];  // of INT4, one step ahead
     if constexpr (K == Kind::INT4) expand_step(w, wide[0]);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+    if constexpr (B != 2) {
+        _tile_zero(4);
+        _tile_zero(5);
+    }
     for (int64_t i = 0; i < steps; ++i, x += 64) {
-        const uint8_t* at = w + i * 64 * TILE;
-        if constexpr (K == Kind::INT4) {
-            at = wide[i & 1];
-            expand_step(w + (i + 1) * FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
-        } else if constexpr (Far) {
-            unroll<32>([&](auto line) {  // loads of tiles wait for what is not in the first cache
-                __builtin_prefetch(at + LEAD + 64 * line.value, 0, 2);
-                __builtin_prefetch(at + 2 * 64 * TILE + 64 * line.value, 0, 3);
-            });
-        }
-        _tile_loadd(6, at, 128);
-        _tile_loadd(7, at + 64, 128);
-        _tile_loadd(4, x, width);
-        if constexpr (K == Kind::BF16) {
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-        } else {
-            _tile_dpbsud(0, 4, 6);
-            _tile_dpbsud(1, 4, 7);
-        }
-        if constexpr (Two) {
-            _tile_loadd(5, x + 16 * width, width);
-            if constexpr (K == Kind::BF16) {
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            } else {
-                _tile_dpbsud(2, 5, 6);
-                _tile_dpbsud(3, 5, 7);
-            }
-        }
-    }
-    _tile_stored(0, out, 128);
-    _tile_stored(1, out + 16, 128);
-    if constexpr (Two) {
-        _tile_stored(2, out + 16 * TILE, 128);
-        _tile_stored(3, out + 16 * TILE + 16, 128);
-    }
-}
-
-// Sums of T tiles side by side, which the memory serves better than one, and up to 16 rows. Registers 0-5: sums of the
-// halves of each tile; 6: the rows; 7: the weights. `meanwhile` is done once a step, while memory is waited for.
-template <Kind K, int T, typename Meanwhile>
-INLINE void side_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t width, int64_t steps, void* sums,
-                      Meanwhile&& meanwhile) {
-#define ADD(REGISTER, AT)                                             \
-    _tile_loadd(7, AT, 128);                                          \
-    if constexpr (K == Kind::BF16) _tile_dpbf16ps(REGISTER, 6, 7);    \
-    else _tile_dpbsud(REGISTER, 6, 7)
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    for (int64_t i = 0; i < steps; ++i, x += 64, w += 64 * TILE) {
+        const uint8_t* at = w;
         // gcc 12 sees no effect in a function that only prefetches, and drops its calls where it does not inline them.
         auto ask_some = [&](int64_t line) __attribute__((always_inline)) {
+            if constexpr (K != Kind::INT4)
 #pragma GCC unroll 4
-            for (int64_t each = 0; each < 8; each += 2)
+                for (int64_t each = 0; each < 8; each += 2)
 #pragma GCC unroll 3
-                for (int n = 0; n < T; ++n) ask(w + n * next + 64 * (line + each));
+                    for (int n = 0; n < T; ++n) ask(w + n * next + 64 * (line + each));
         };
         ask_some(0);
-        _tile_loadd(6, x, width);
-        ADD(0, w);
-        ADD(1, w + 64);
-        ask_some(8);
-        if constexpr (T > 1) {
-            ADD(2, w + next);
-            ADD(3, w + next + 64);
+        if constexpr (K == Kind::INT4) {
+            at = wide[i & 1];
+            expand_step(w + FOUR, wide[(i + 1) & 1]);  // behind the last step, the next tile or slack
         }
-        ask_some(16);
-        if constexpr (T > 2) {
-            ADD(4, w + 2 * next);
-            ADD(5, w + 2 * next + 64);
+        if constexpr (B == 1) {
+            _tile_loadd(6, x, width);
+            ADD_WEIGHTS(0, at);
+            ADD_WEIGHTS(1, at + 64);
+            ask_some(8);
+            if constexpr (T > 1) {
+                ADD_WEIGHTS(2, at + next);
+                ADD_WEIGHTS(3, at + next + 64);
+            }
+            ask_some(16);
+            if constexpr (T > 2) {
+                ADD_WEIGHTS(4, at + 2 * next);
+                ADD_WEIGHTS(5, at + 2 * next + 64);
+            }
+        } else if constexpr (B == 2) {
+            _tile_loadd(4, x, width);
+            _tile_loadd(6, at, 128);
+            ADD(0, 4, 6);
+            ask_some(8);
+            _tile_loadd(5, x + 16 * width, width);
+            ADD(2, 5, 6);
+            ask_some(16);
+            _tile_loadd(7, at + 64, 128);
+            ADD(1, 4, 7);
+            ADD(3, 5, 7);
+        } else {
+            _tile_loadd(7, at, 128);
+            ADD_ROWS(0, 0);
+            ADD_ROWS(2, 1);
+            ask_some(8);
+            ADD_ROWS(4, 2);
+            ADD_WEIGHTS(5, at + 64);
+            ask_some(16);
+            ADD_ROWS(3, 1);
+            ADD_ROWS(1, 0);
         }
         ask_some(24);
+        w += K == Kind::INT4 ? FOUR : 64 * TILE;
         meanwhile();
     }
+#undef ADD_ROWS
+#undef ADD_WEIGHTS
 #undef ADD
     int32_t* out = (int32_t*)sums;
     _tile_stored(0, out, 128);
     _tile_stored(1, out + 16, 128);
     _tile_stored(2, out + 16 * TILE, 128);
     _tile_stored(3, out + 16 * TILE + 16, 128);
-    _tile_stored(4, out + 32 * TILE, 128);
-    _tile_stored(5, out + 32 * TILE + 16, 128);
+    if constexpr (B != 2) {
+        _tile_stored(4, out + 32 * TILE, 128);
+        _tile_stored(5, out + 32 * TILE + 16, 128);
+    }
 }
 
 // BF16 for few rows, in vectors, which the memory serves better than tiles. The same bits: a tile adds up the even and the
@@ -259,80 +250,68 @@ __attribute__((noinline)) void half_sweep(const Matrix& m, Share tiles, const Ac
     _mm_setcsr(before);
 }
 
-// As `product`, for INT8, INT4 and BF16. Blocks of more than 32 rows read room behind the last row, which the caller
-// has, and drop its sums.
+// As `product`, for INT8, BF16 and few rows of INT4. Reads room behind the last row, which the caller has, and drops its
+// sums. Of many rows some stay near while some tiles pass them, and these tiles while all rows do.
 template <Kind K, int P, typename Done>
 void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t rows, Done done) {
     constexpr bool whole = K != Kind::BF16;
-    constexpr int64_t most = 32 / P * P;
     const int64_t bytes = tile_bytes(K, m.inputs), steps = bytes / (K == Kind::INT4 ? FOUR : 64 * TILE), count = rows * P;
     const uint8_t* from = whole ? (const uint8_t*)in.whole : (const uint8_t*)in.halves;
     const int64_t width = whole ? in.stride : 2 * in.stride;
-    auto put = [&](int64_t t, int64_t row, const uint8_t* at) {  // a row's sums of a tile, its parts one behind the other
-        vf out[2];
-        if constexpr (whole) {
-            vi both[P][2];
-            std::memcpy(both, at, sizeof(both));
-            widen<P>(m, t, in, row, both, out);
-        } else {
-            out[0] = out[1] = zero();
-            unroll<P>([&](auto part) {  // the small ones first
-                out[0] += load((const float*)(at + (P - 1 - part.value) * 128));
-                out[1] += load((const float*)(at + (P - 1 - part.value) * 128 + 64));
-            });
-        }
-        if (m.bias) {
-            out[0] += load(m.bias + t * TILE);
-            out[1] += load(m.bias + t * TILE + 16);
-        }
-        done(row, t, out[0], out[1]);
-    };
+    const int64_t blocks = (count + 15) / 16, sweeps = (blocks + SIDE - 1) / SIDE, most = (blocks + sweeps - 1) / sweeps;
+    if (blocks == 1) configure({count, count, count, count, count, count, count, 16});
+    else if (blocks == 2) configure({16, 16, count - 16, count - 16, 16, count - 16, 16, 16});
+    else configure();
     alignas(64) uint8_t sums[2][SIDE * 16 * TILE * 4];
-    if (K != Kind::INT4 && count <= 16) {
-        configure({count, count, count, count, count, count, count, 16});
-        int64_t of = 0, row = 0, left = 0;  // sums that are not yet outputs: of which tile and row the next, and how many
-        const uint8_t* at = nullptr;
-        auto put_some = [&](int64_t most) __attribute__((always_inline)) {
-            for (; most > 0 && left > 0; --most, --left) {
-                put(of, row, at + row * P * 128);
-                if (++row == rows) { row = 0; ++of; at += 16 * 128; }
+    const uint8_t* at = nullptr;  // sums that are not yet outputs, how many, and of which tile and rows
+    int64_t left = 0, of = 0, row = 0, begin = 0, end = 0;
+    auto put_some = [&](int64_t some) __attribute__((always_inline)) {
+        for (; some > 0 && left > 0; --some, --left) {
+            const uint8_t* these = at + (row - begin) * P * 128;
+            vf out[2];
+            if constexpr (whole) {
+                vi both[P][2];
+                std::memcpy(both, these, sizeof(both));
+                widen<P>(m, of, in, row, both, out);
+            } else {
+                out[0] = out[1] = zero();
+                unroll<P>([&](auto part) {  // the small ones first
+                    out[0] += load((const float*)(these + (P - 1 - part.value) * 128));
+                    out[1] += load((const float*)(these + (P - 1 - part.value) * 128 + 64));
+                });
             }
-        };
-        for (int64_t t = tiles.begin, turn = 0; t < tiles.end; turn ^= 1) {
-            const uint8_t* w = m.data + t * bytes;
-            const int64_t side = std::min(SIDE, tiles.end - t), each = (left + steps - 1) / steps;
-            auto meanwhile = [&]() __attribute__((always_inline)) { put_some(each); };
-            if (side == 3) side_sums<K, 3>(w, bytes, from, width, steps, sums[turn], meanwhile);
-            else if (side == 2) side_sums<K, 2>(w, bytes, from, width, steps, sums[turn], meanwhile);
-            else side_sums<K, 1>(w, bytes, from, width, steps, sums[turn], meanwhile);
-            of = t;
-            at = sums[turn];
-            left = side * rows;
-            t += side;
+            if (m.bias) {
+                out[0] += load(m.bias + of * TILE);
+                out[1] += load(m.bias + of * TILE + 16);
+            }
+            done(row, of, out[0], out[1]);
+            if (++row == end) { row = begin; ++of; at += 16 * 128; }
         }
-        put_some(left);
-        _tile_release();
-        return;
-    }
-    // Many rows: a block of them stays near while some tiles pass it, and these tiles while all blocks do.
-    const int64_t lines = SOON / std::min(rows, most / P);
-    const int64_t band = count > most ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
-    if (count > most) configure(16, 16);
-    else configure(std::min<int64_t>(count, 16), count > 16 ? count - 16 : 16);
-    for (int64_t begin = tiles.begin; begin < tiles.end; begin += band)
-        for (int64_t first = 0; first < count; first += most)
-            for (int64_t t = begin; t < std::min(begin + band, tiles.end); ++t) {
+    };
+    const int64_t band = sweeps > 1 ? std::max<int64_t>(1, BAND / bytes) : tiles.end - tiles.begin;
+    int turn = 0;
+    for (int64_t some = tiles.begin; some < tiles.end; some += band)
+        for (int64_t first = 0; first < count; first += 16 * most)
+            for (int64_t t = some, last = std::min(some + band, tiles.end); t < last; turn ^= 1) {
                 const uint8_t *w = m.data + t * bytes, *x = from + first * width;
-                const bool two = std::min(most, count - first) > 16;
-                if (!first) (two ? tile_sums<K, true, true> : tile_sums<K, false, true>)(w, x, width, steps, sums[0]);
-                else (two ? tile_sums<K, true, false> : tile_sums<K, false, false>)(w, x, width, steps, sums[0]);
-                const int64_t end = std::min(rows, (first + most) / P);
-                const uint8_t* soon = w + bytes + LEAD;  // while sums are written, or memory would rest
-                for (int64_t row = first / P, at = 0; row < end; ++row, at += P) {
-                    if (!first) for (int64_t i = 0; i < lines; ++i, soon += 64) __builtin_prefetch(soon, 0, 2);
-                    put(t, row, sums[0] + at * 128);
+                const int64_t now = std::min(most, (count - first + 15) / 16);
+                const int64_t side = now > 1 || K == Kind::INT4 ? 1 : std::min(SIDE, last - t), pace = (left + steps - 1) / steps;
+                auto meanwhile = [&]() __attribute__((always_inline)) { put_some(pace); };
+                if (now == 3) tile_sums<K, 1, 3>(w, bytes, x, width, steps, sums[turn], meanwhile);
+                else if (now == 2) tile_sums<K, 1, 2>(w, bytes, x, width, steps, sums[turn], meanwhile);
+                else if (side == 1) tile_sums<K, 1, 1>(w, bytes, x, width, steps, sums[turn], meanwhile);
+                else if constexpr (K != Kind::INT4) {
+                    if (side == 3) tile_sums<K, 3, 1>(w, bytes, x, width, steps, sums[turn], meanwhile);
+                    else tile_sums<K, 2, 1>(w, bytes, x, width, steps, sums[turn], meanwhile);
                 }
+                of = t;
+                at = sums[turn];
+                begin = row = first / P;
+                end = std::min(rows, (first + 16 * most) / P);
+                left = side * (end - begin);
+                t += side;
             }
+    put_some(left);
     _tile_release();
 }
 

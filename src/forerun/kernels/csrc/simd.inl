@@ -136,6 +136,15 @@ template <int N> struct Index { static constexpr int value = N; };
 template <typename F, int... I> INLINE void each(F&& f, std::integer_sequence<int, I...>) { (f(Index<I>{}), ...); }
 template <int N, typename F> INLINE void unroll(F&& f) { each(f, std::make_integer_sequence<int, N>{}); }
 
+INLINE bool any(wi mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)mask);
+#else
+    return mask[0] | mask[1] | mask[2] | mask[3];
+#endif
+}
 INLINE wf select(wi mask, wf yes, wf no) { return (wf)((mask & (wi)yes) | (~mask & (wi)no)); }
 // a where it is larger (smaller), else b, so b where one of them is NaN.
 #if defined(__AVX512F__)
