@@ -25,6 +25,7 @@ class Note(NamedTuple):
     turns: Sequence[Turn]
     made: Sequence[int]  # whose drafts had a node before they were cut
     timed: bool  # whether it took what such steps take as a rule
+    steps: int  # for which it speaks
     drafting: float  # seconds
     running: float  # of the pass
     rows: int  # of it

@@ -30,12 +30,13 @@ from forerun.planners.contract import Memory, Planner, Spent, reach
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there at first; else at first, twice as many
-STEADY, STILL = 16, 0.025  # each time, while what pays is the same, until so many, or as many as take so many seconds,
+STEADY, STILL = 16, 0.1  # each time, while what pays is the same, until so many, or as many as take so many seconds,
 REST, MUTE = 64, 0.2  # or where nothing is drafted,
-NOTED = 16  # of which about so many steps are noted
+NOTED = 16  # of whose steps about so many are noted
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request that has drafts
-TRIED, AGAIN = 1, 2  # nodes more, in a trial, and its steps;
+TRIED, AGAIN = 1, 8  # nodes more, in a trial, and the share of a decision's steps that it is: one in so many,
+LEAST = 2  # and at least so many;
 RUN = 4  # steps where nothing is drafted: the first reads what was written meanwhile, the others say what drafts cost
 ASKED = 4  # of so many requests, then: more would cost more and say little more of each other
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
@@ -76,7 +77,8 @@ class AutoPlanner(Planner):
         self.drafting = False  # whether somebody gets any
         self.trying = set[int]()  # requests that get more, until then
         self.rest, self.steady, self.mute = YOUNG, STEADY, REST  # steps that a decision holds, and at most
-        self.begun, self.again = 0, inf if setup.drafter.silent else 0  # its step, and that of the next
+        self.again = inf if setup.drafter.silent else 0  # the step of the next
+        self.every = 1  # steps, of which one is noted
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = False  # whether nothing was left of the latest drafts
@@ -126,8 +128,8 @@ class AutoPlanner(Planner):
 
     def _hold(self, steps: int) -> None:
         """Until the next decision."""
-        self.begun, self.until = self.steps, self.steps + steps
-        self.again = self.until
+        self.again = self.until = self.steps + steps
+        self.every = max(steps // NOTED, 1)
 
     def _decided(self, batch: Sequence[Context], room: int) -> dict[int, int]:
         """What each request gets, and for how long."""
@@ -186,7 +188,7 @@ class AutoPlanner(Planner):
                 record.tried, shares[context.id], left = self.steps, share + more, left - more
                 self.trying.add(context.id)
         if self.trying:
-            self.until = self.steps + (AGAIN if drafting else RUN if self._cheap(shares) else 1)
+            self.until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else RUN if self._cheap(shares) else 1)
             self.again = self.again if drafting else self.until
         return shares
 
@@ -266,12 +268,14 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        timed, requests = self.steps >= self.timed, len(batch)
+        timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
+        if self.steps % every:
+            return
         if self.drafting:
             ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
-            self.notes.append(Note(requests, ids, records, self.now, light(drafts), turns, self.made, timed, *spent))
-        elif timed and self.again < inf and self.steps % ((self.again - self.begun) // NOTED + 1) == 0:
-            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, *spent))
+            self.notes.append(Note(requests, ids, records, self.now, light(drafts), turns, self.made, timed, every, *spent))
+        elif timed and self.again < inf:
+            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent))
 
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
@@ -281,7 +285,8 @@ class AutoPlanner(Planner):
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
-            self.losses.add(self.steps, [cost(note, self.toll, self.passes) for note in drafted], accepted)
+            costs = [cost(note, self.toll, self.passes) for note in drafted for _ in range(note.steps)]
+            self.losses.add(self.steps, costs, accepted)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""
@@ -293,7 +298,7 @@ class AutoPlanner(Planner):
                     path = path_of(turn)
                     records[number] = record
                     fates[number].append(Fate(share, len(draft), path))
-                    accepted += len(path) / note.requests
+                    accepted += note.steps * len(path) / note.requests
                     if self.dear and draft:
                         expected = sum(reach(draft, self.trusts.chances(draft)))
                         record.met(expected, len(path))

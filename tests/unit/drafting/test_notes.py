@@ -7,7 +7,7 @@ from forerun.drafting.passes import Passes, Seen
 from forerun.drafting.toll import Line, Toll, typical
 from forerun.types import Costs, Draft
 
-PLAIN = Note(2, (), (), {}, [Draft()] * 2, (), (), timed=True, drafting=0.1, running=1.0, rows=2, around=0.4)
+PLAIN = Note(2, (), (), {}, [Draft()] * 2, (), (), timed=True, steps=1, drafting=0.1, running=1.0, rows=2, around=0.4)
 DRAFTED = PLAIN._replace(
     shares={0: 2, 1: 2}, drafts=[Draft.chain([0, 0])] * 2, made=[0, 1], drafting=0.5, running=1.5, rows=6
 )
