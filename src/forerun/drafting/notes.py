@@ -61,8 +61,12 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
     passes.learn(*seen)
 
 
-def cost(note: Note, toll: Toll, passes: Passes) -> float:
-    """What a step's drafts cost, in steps without."""
+def costs(notes: Sequence[Note], toll: Toll, passes: Passes) -> list[float]:
+    """What the drafts of each step cost for which these speak, in steps without."""
+    return [_cost(note, toll, passes) for note in notes for _ in range(note.steps)]
+
+
+def _cost(note: Note, toll: Toll, passes: Passes) -> float:
     without = toll.without(note.requests)
     around = note.around - without if note.settled else 0.0  # else a prompt's, too
     rows = passes.of(note.rows) - passes.of(note.rows - sum(map(len, note.drafts)))

@@ -21,7 +21,7 @@ from itertools import islice
 from math import inf
 
 from forerun.drafting.losses import Losses
-from forerun.drafting.notes import Note, cost, learn_times, light
+from forerun.drafting.notes import Note, costs, learn_times, light
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
 from forerun.drafting.worth import Fate, Record, Trusts, path_of
@@ -35,8 +35,7 @@ REST, MUTE = 64, 0.2  # or where nothing is drafted,
 NOTED = 16  # of whose steps about so many are noted
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request that has drafts
-TRIED, AGAIN = 1, 8  # nodes more, in a trial, and the share of a decision's steps that it is: one in so many,
-LEAST = 2  # and at least so many;
+TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so many of a decision's steps, at least two;
 RUN = 4  # steps where nothing is drafted: the first reads what was written meanwhile, the others say what drafts cost
 ASKED = 4  # of so many requests, then: more would cost more and say little more of each other
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
@@ -77,8 +76,7 @@ class AutoPlanner(Planner):
         self.drafting = False  # whether somebody gets any
         self.trying = set[int]()  # requests that get more, until then
         self.rest, self.steady, self.mute = YOUNG, STEADY, REST  # steps that a decision holds, and at most
-        self.again = inf if setup.drafter.silent else 0  # the step of the next
-        self.every = 1  # steps, of which one is noted
+        self.again, self.every = inf if setup.drafter.silent else 0, 1  # the step of the next; of how many one is noted
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = False  # whether nothing was left of the latest drafts
@@ -269,12 +267,10 @@ class AutoPlanner(Planner):
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
-        if self.steps % every:
-            return
-        if self.drafting:
+        if self.drafting and not self.steps % every:
             ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
             self.notes.append(Note(requests, ids, records, self.now, light(drafts), turns, self.made, timed, every, *spent))
-        elif timed and self.again < inf:
+        elif not self.drafting and timed and self.again < inf and not self.steps % every:
             self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent))
 
     def _settle(self) -> None:
@@ -285,8 +281,7 @@ class AutoPlanner(Planner):
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
-            costs = [cost(note, self.toll, self.passes) for note in drafted for _ in range(note.steps)]
-            self.losses.add(self.steps, costs, accepted)
+            self.losses.add(self.steps, costs(drafted, self.toll, self.passes), accepted)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.drafting.notes import Note, cost, learn_times
+from forerun.drafting.notes import Note, costs, learn_times
 from forerun.drafting.passes import Passes, Seen
 from forerun.drafting.toll import Line, Toll, typical
 from forerun.types import Costs, Draft
@@ -26,7 +26,8 @@ def test_what_drafts_add_is_told_from_what_every_step_takes():
     assert toll.without(2) == pytest.approx(0.4, abs=0.01)  # a step with drafts was done with all else in that time
     assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(0.5, abs=0.01)
     assert [passes.of(2), passes.of(6)] == pytest.approx([1.0, 1.5], abs=0.01)
-    assert cost(DRAFTED, toll, passes) == pytest.approx((0.5 + 0.5) / 1.4, abs=0.02)
+    assert costs([DRAFTED], toll, passes) == pytest.approx([(0.5 + 0.5) / 1.4], abs=0.02)
+    assert costs([DRAFTED._replace(steps=3)], toll, passes) == 3 * costs([DRAFTED], toll, passes)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_steps_that_are_not_as_a_rule_change_no_price(other):
 def test_a_prompt_that_is_read_is_no_price_of_drafts():
     toll, passes = learnt(PLAIN, DRAFTED)
     reading = DRAFTED._replace(rows=60, around=30.0)
-    assert cost(reading, toll, passes) == pytest.approx(cost(DRAFTED, toll, passes), abs=0.4)
+    assert costs([reading], toll, passes) == pytest.approx(costs([DRAFTED], toll, passes), abs=0.4)
 
 
 def test_one_of_many_that_was_held_up_says_little_and_many_are_believed():
