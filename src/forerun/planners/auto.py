@@ -79,8 +79,7 @@ class AutoPlanner(Planner):
         self.again, self.every = inf if setup.drafter.silent else 0, 1  # the step of the next; of how many one is noted
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
-        self.wasted = False  # whether nothing was left of the latest drafts
-        self.dear, self.cutting = False, False  # whether rows are looked at, and drafts are cut
+        self.wasted = self.dear = self.cutting = False  # nothing was left of drafts; rows are looked at; drafts are cut
         self.bare, self.pause = 0, BARE  # the step of the next look at some without drafts; steps until another
         self.hope = 1  # nodes of a trial where nobody drafts
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
@@ -186,8 +185,8 @@ class AutoPlanner(Planner):
                 record.tried, shares[context.id], left = self.steps, share + more, left - more
                 self.trying.add(context.id)
         if self.trying:
-            self.until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else RUN if self._cheap(shares) else 1)
-            self.again = self.again if drafting else self.until
+            until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else RUN if self._cheap(shares) else 1)
+            self.until, self.again = until, self.again if drafting else until
         return shares
 
     def _cheap(self, shares: Mapping[int, int]) -> bool:
@@ -268,8 +267,9 @@ class AutoPlanner(Planner):
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
         if self.drafting and not self.steps % every:
-            ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
-            self.notes.append(Note(requests, ids, records, self.now, light(drafts), turns, self.made, timed, every, *spent))
+            records = {context.id: self.requests.of(context) for context in batch}
+            drafted = [*records], [*records.values()], self.now, light(drafts), turns, self.made
+            self.notes.append(Note(requests, *drafted, timed, every, *spent))
         elif not self.drafting and timed and self.again < inf and not self.steps % every:
             self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent))
 
