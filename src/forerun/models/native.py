@@ -373,8 +373,8 @@ def assemble_native(
 ) -> NativeTransformer:
     """The decoder that a recipe and a checkpoint make.
 
-    `dtype` "auto" multiplies weights as they are stored with float32 activations (those beside bfloat16 weights to one part
-    in 2^18 where there are tile registers); "bfloat16" rounds both to that.
+    `dtype` "auto" multiplies weights as they are stored with float32 activations (beside bfloat16 weights, where there
+    are tile registers, to one part in 2^18); "bfloat16" rounds both to that.
     "int8" and "int4" round weights to whole numbers and activations to more bits (16 and 8), "w8a8" both to 8.
     `threads` 0: one per core for a large model, one for a small one.
     """
