@@ -63,7 +63,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
 
 def costs(notes: Sequence[Note], toll: Toll, passes: Passes) -> list[float]:
     """What the drafts of each step cost for which these speak, in steps without."""
-    return [_cost(note, toll, passes) for note in notes for _ in range(note.steps)]
+    return [one for note in notes for one in [_cost(note, toll, passes)] * note.steps]
 
 
 def _cost(note: Note, toll: Toll, passes: Passes) -> float:

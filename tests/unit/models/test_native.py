@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from subprocess import Popen
 from threading import get_native_id
@@ -37,8 +38,8 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was
 VOCAB = 96
 PROMPT = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "
 INT8_CACHE, WHOLE_SUMS = 1e-3, 2e-3  # divergence; and what whole queries and weights may change
-# Tile registers take float32 activations to one part in 2^18; rounded to bfloat16 they would be off by 2e-3.
-GAPS = {("auto", "auto"): 3e-5, ("auto", "fp32"): 3e-5, ("auto", "int8"): WHOLE_SUMS}
+GAPS = {("auto", "auto"): 1e-5, ("auto", "fp32"): 1e-5, ("auto", "int8"): WHOLE_SUMS}
+COARSE = 3  # times as far: tile registers take float32 activations to one part in 2^18
 DTYPES = ("auto", "bf16", "int8", "w8a8", "int4")
 KINDS = (
     *((dtype, "auto") for dtype in DTYPES),
@@ -185,29 +186,30 @@ def test_hidden_siblings_leave_no_trace_where_scores_lie_far_apart(kind, tmp_pat
         assert torch.equal(runner.run([work])[0].logits, alone[-len(path) :])
 
 
-def loaded_for(isa, monkeypatch, folder, *settings, **others):
+def loaded_for(isa, folder, *settings, **others):
     """The model by the kernels of one instruction set."""
     module = native.load()
     names = ("Arena", "Packed", "Decoder", "Team", "Session", "rotate")
     facade = SimpleNamespace(isas=lambda: [isa], **{name: getattr(module, name) for name in names})
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "load", lambda: facade)
         return load_model(folder, *settings, **others)
 
 
 @pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize("isa", ["avx512", "avx512vnni", "avxvnni", "avx2", "plain"])
-def test_every_instruction_set_computes_the_same_function_row_by_row(folders, models, monkeypatch, family, isa):
-    if isa not in native.load().isas():
-        pytest.skip(f"this processor has no {isa}")
-    tokens = list(range(30))
+def test_every_instruction_set_computes_the_same_function_row_by_row(folders, family):
+    tokens, isas = list(range(30)), native.load().isas()
     for dtype, kv in KINDS:
-        _, best = feed(opened(models[family, 1, dtype, kv]), tokens)
-        other = loaded_for(isa, monkeypatch, folders[family], dtype, kv_dtype=kv)
-        _, here = feed(opened(other), tokens)
-        assert torch.equal(here, feed(opened(other), tokens, (1, 3, 10))[1])
+        found = {}
+        for isa in isas:
+            model = loaded_for(isa, folders[family], dtype, kv_dtype=kv)
+            _, found[isa] = feed(opened(model), tokens)
+            assert torch.equal(found[isa], feed(opened(model), tokens, (1, 3, 10))[1])
         # where attention multiplies bfloat16, every instruction set rounds its sums in its own way
-        assert (here - best).norm() < GAPS.get((dtype, kv), 0.03) * best.norm()
+        for one, other in combinations(isas, 2):
+            coarse = "amx" in (one, other) and dtype == "auto" and kv != "int8"
+            gap = GAPS.get((dtype, kv), 0.03) * (COARSE if coarse else 1)
+            assert (found[one] - found[other]).norm() < gap * found[other].norm(), (one, other, dtype, kv)
 
 
 def test_whole_weights_are_the_nearest_multiples_of_their_scale():
@@ -525,7 +527,7 @@ def test_a_pass_says_what_stands_out_in_its_logits(models, family):
 
 
 @pytest.mark.parametrize("vocab", [5003, 40000])  # in five parts, and in 32
-def test_of_equal_logits_the_first_stands_out(tmp_path, monkeypatch, vocab):
+def test_of_equal_logits_the_first_stands_out(tmp_path, vocab):
     folder, tokens = save(tmp_path, "llama", torch.float32, vocab_size=vocab), tuple(range(40))
     tensors = load_file(folder / "model.safetensors")
     embed = tensors["model.embed_tokens.weight"]
@@ -533,7 +535,7 @@ def test_of_equal_logits_the_first_stands_out(tmp_path, monkeypatch, vocab):
     embed[vocab // 2 : vocab // 2 * 2] = embed[: vocab // 2].clone()  # in another
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     for isa in native.load().isas():
-        runner = opened(loaded_for(isa, monkeypatch, folder))
+        runner = opened(loaded_for(isa, folder))
         slot, _ = runner.cache.open(())
         runner.cache.reserve(slot, len(tokens))
         output = runner.run([Work(slot, tokens, logits=tokens)])[0]
