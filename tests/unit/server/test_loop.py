@@ -142,7 +142,7 @@ def test_a_pass_that_has_every_core_waits_until_much_was_told(llm, beside, monke
 
     drive(llm, work, seen, beside=beside)
     late = sum(n > 0 for n in behind[2:])  # nobody knows yet how long the first takes
-    assert late > 2 if beside else late <= 1, behind
+    assert late > 2 if beside else late <= 2, behind  # on a busy machine one may begin just before a delivery
 
 
 def test_who_waits_too_long_still_reads_what_came(llm):
@@ -248,9 +248,10 @@ def test_who_waits_may_be_told_at_once(llm):
         ticket = await loop.submit([Ask([0], Sampling(max_tokens=40, seed=1))])
         while not woke or woke[-1].finish_reason is None:
             woke.extend(event for _, event in await ticket.read(at_once))
-        other = await loop.submit([Ask([0], Sampling(max_tokens=40, seed=1)), Ask([1], SAMPLING)])
+        other = await loop.submit([Ask([0], Sampling(max_tokens=4000, seed=1)), Ask([1], SAMPLING)])
         with pytest.raises(ZeroDivisionError):
-            await other.read(lambda _: 1 / 0)
+            while True:  # what was there before he read is not told
+                await other.read(lambda _: 1 / 0)
 
     drive(llm, work)
     assert told
@@ -267,28 +268,39 @@ def burning(*_):
 
 @pytest.mark.parametrize(
     "case",
-    [(True, 0.0, lambda *_: None, 31, 999), (False, 0.0, lambda *_: None, 1, 20), (True, 0.02, burning, 1, 35)],
+    [(True, 0.0, lambda *_: None, 31, 0.0), (False, 0.0, lambda *_: None, 1, 0.05), (True, 0.02, burning, 1, 0.02)],
 )
 def test_deliveries_are_as_many_as_somebody_waits_for_and_they_may_take(llm, monkeypatch, case):
     """One per step for whoever reads parts, few where that takes long or the end alone is waited for; all comes."""
-    eager, slowest, observe, least, most = case
+    eager, slowest, observe, least, between = case
     monkeypatch.setattr("forerun.server.loop._SLOWEST", slowest)
-    step = llm.engine.step
-    llm.engine.step = lambda: time.sleep(0.005) or step()
     calls, sampling = [], Sampling(max_tokens=60, seed=1)
+    expected = llm.generate(["a"], sampling)[0]  # which also takes what a first request takes besides
+    step = llm.engine.step
 
     async def main():
         loop = EngineLoop(llm.engine, observe)
+
+        def slowly():  # what was told is delivered before the next step, however busy the machine is
+            time.sleep(0.005)
+            while loop._woken:
+                time.sleep(0.001)
+            return step()
+
+        monkeypatch.setattr(llm.engine, "step", slowly)
         deliver = loop._deliver
         monkeypatch.setattr(loop, "_deliver", lambda: calls.append(0) or deliver())
         loop.start()
+        began = time.perf_counter()
         found = await written(await loop.submit([Ask([0], sampling)], eager=eager))
+        seconds = time.perf_counter() - began
         await loop.stop()
-        return found
+        return found, seconds
 
-    expected = LLM(ToyModel(5), threads=1, profiles="off").generate(["a"], sampling)[0]
-    assert asyncio.run(main()) == [(expected.text, "length")]
-    assert least <= len(calls) <= most
+    found, seconds = asyncio.run(main())
+    assert found == [(expected.text, "length")]
+    assert len(calls) >= least
+    assert len(calls) * between <= seconds + 4 * between  # the first ones, the end and that at the stop come besides
 
 
 def test_an_end_does_not_wait_for_a_long_pass(llm, monkeypatch):
