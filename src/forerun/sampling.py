@@ -193,11 +193,15 @@ class Rows:
     stuck = frozenset[int]()
 
     def __init__(self, output: Output, context: Context, draft: Draft, eos: tuple[int, ...] = ()) -> None:
-        self._output, self._draft, self._best = output, draft, output.best
-        self._shaper, self._rows = Shaper.of(context, eos), dict[int, Dist]()  # all but what its best token says
+        self._output, self._context, self._draft, self._eos = output, context, draft, eos
+        self._best, self._rows = output.best, dict[int, Dist]()  # the rows: all but what its best token says
         greedy = context.sampling.greedy
-        if self._shaper.bends or not greedy:
+        if not context.sampling.best and (not greedy or self._shaper.bends):
             self._find(greedy=greedy)
+
+    @cached_property
+    def _shaper(self) -> Shaper:
+        return Shaper.of(self._context, self._eos)
 
     def _find(self, *, greedy: bool) -> None:
         self._held = dict[int, Floats]()  # p of the rows that are drawn from without it

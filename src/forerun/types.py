@@ -316,8 +316,10 @@ class Draft:
         if size > budget:
             raise DraftError(f"the draft has {size} nodes and the budget was {budget}; propose at most the budget.")
         columns = (self.parents, self.q, self.confidence, self.source if not isinstance(self.source, str) else None)
-        if any(column is not None and len(column) != size for column in columns):
-            raise DraftError(f"the draft has {size} tokens, but a column of another length; give one entry per token.")
+        for column in columns:
+            if column is not None and len(column) != size:
+                message = f"the draft has {size} tokens, but a column of another length"
+                raise DraftError(f"{message}; give one entry per token.")
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if not isinstance(token, int) or not 0 <= token < vocab:
                 raise DraftError(f"drafted token {token!r} does not exist; draft whole ids from 0 to {vocab - 1}.")
@@ -394,10 +396,27 @@ class Work(NamedTuple):
 NO_STATES: Mapping[int, "torch.Tensor"] = MappingProxyType({})
 
 
+@dataclass(eq=False, slots=True)
+class Cut:
+    """Rows of a pass's logits that become a tensor of their own when they are asked for: few are, and each costs."""
+
+    whole: "torch.Tensor"  # [rows, vocab]
+    first: int
+    end: int
+    own: "torch.Tensor | None" = None
+
+    @property
+    def rows(self) -> "torch.Tensor":
+        """The rows [first, end)."""
+        if self.own is None:
+            self.own = self.whole[self.first : self.end]
+        return self.own
+
+
 class Output(NamedTuple):
     """What came back for one Work."""
 
-    logits: "torch.Tensor"  # [len(work.logits), vocab]
+    held: "torch.Tensor | Cut"  # its logits
     best: tuple[int, ...]  # the most likely token of every row of logits, the lowest id where several are
     peak: tuple[float, ...]  # its logit; not finite where the row is broken
     mass: tuple[float, ...] | None = None  # where known: sum of e^(logit - peak), so that 1 / mass is its probability
@@ -405,17 +424,21 @@ class Output(NamedTuple):
     answers: Floats | None = None  # to work.ask, where it was answered
     drawn: "tuple[Draw | None, ...]" = ()  # what came of work.lot, by row, as far as it went and tokens are left
 
+    @property
+    def logits(self) -> "torch.Tensor":
+        """[len(work.logits), vocab]."""
+        return self.held.rows if isinstance(self.held, Cut) else self.held
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One request's part of a pass: rows [start, start + count) of the flat tensors."""
+
+class Segment(NamedTuple):
+    """One request's part of a pass: rows [start, start + rows) of the flat tensors."""
 
     slot: int
     start: int
-    count: int
+    rows: int
     past: int  # committed tokens in the cache
     base: int  # tokens of earlier passes after those, not yet judged
-    mask: "torch.Tensor | None"  # bool [count, base + count], which of the unjudged tokens each row sees; None: causal
+    mask: "torch.Tensor | None"  # bool [rows, base + rows], which of the unjudged tokens each row sees; None: causal
 
 
 @dataclass(frozen=True, slots=True)

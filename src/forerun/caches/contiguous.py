@@ -71,24 +71,22 @@ class ContiguousCache(Cache):
         rows: list[int] = []
         for s in work.segments:
             first, end = self.runs(s)[0]
-            rows.extend(range(first + end - s.count, first + end))
+            rows.extend(range(first + end - s.rows, first + end))
         return self.rows.place(rows)
 
     def runs(self, segment: Segment) -> list[tuple[int, int]]:
-        count = segment.past + segment.base + segment.count
+        count = segment.past + segment.base + segment.rows
         if count > self.capacity:
-            raise CacheError(
-                f"slot {segment.slot} has no room for {segment.count} more tokens; reserve before writing."
-            )
+            raise CacheError(f"slot {segment.slot} has no room for {segment.rows} more tokens; reserve before writing.")
         return [(segment.slot * self.capacity, count)]
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
-        first, count = segment.slot * self.capacity, segment.past + segment.base + segment.count
+        first, count = segment.slot * self.capacity, segment.past + segment.base + segment.rows
         return self.rows.read(layer, lambda strip: strip.narrow(1, first, count))
 
     def advance(self, segments: Sequence[Segment]) -> None:
         for s in segments:
-            self._unjudged[s.slot] = s.base + s.count
+            self._unjudged[s.slot] = s.base + s.rows
         self._placed = None
 
     def keep(self, slot: int, tokens: Sequence[int], path: Sequence[int]) -> None:

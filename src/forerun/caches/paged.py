@@ -184,11 +184,11 @@ class PagedCache(Cache):
         for segment in work.segments:
             s, at = self._open[segment.slot], segment.past + segment.base
             self._check_room(s, segment)
-            rows.extend(self._row(s, i) for i in range(at, at + segment.count))
+            rows.extend(self._row(s, i) for i in range(at, at + segment.rows))
         return self.rows.place(rows)
 
     def runs(self, segment: Segment) -> list[tuple[int, int]]:
-        s, count = self._open[segment.slot], segment.past + segment.base + segment.count
+        s, count = self._open[segment.slot], segment.past + segment.base + segment.rows
         self._check_room(s, segment)
         if s.beside:
             return [(s.blocks[0] * self._size, count)]
@@ -200,13 +200,13 @@ class PagedCache(Cache):
 
     def _check_room(self, s: Slot, segment: Segment) -> None:
         tail = segment.past // self._size
-        full = segment.past + segment.base + segment.count > len(s.blocks) * self._size
-        if segment.count and (full or self._blocks.owners[s.blocks[tail]] != 1):
-            raise CacheError(f"slot {segment.slot} has no room for {segment.count} tokens; reserve before writing.")
+        full = segment.past + segment.base + segment.rows > len(s.blocks) * self._size
+        if segment.rows and (full or self._blocks.owners[s.blocks[tail]] != 1):
+            raise CacheError(f"slot {segment.slot} has no room for {segment.rows} tokens; reserve before writing.")
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         s = self._open[segment.slot]
-        end = segment.past + segment.base + segment.count
+        end = segment.past + segment.base + segment.rows
         if s.beside:
             first = s.blocks[0] * self._size if s.blocks else 0
             return self.rows.read(layer, lambda strip: strip.narrow(1, first, end))
@@ -222,7 +222,7 @@ class PagedCache(Cache):
 
     def advance(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
-            self._open[segment.slot].unjudged = segment.base + segment.count
+            self._open[segment.slot].unjudged = segment.base + segment.rows
         self._placed = None
 
     def keep(self, slot: int, tokens: Sequence[int], path: Sequence[int]) -> None:

@@ -113,7 +113,7 @@ class AsapDecoder(Decoder):
         for i, weigh in enumerate(asked):
             if weigh:
                 seat, plan, output = judged[i]
-                judged[i] = _bare(seat), plan, output._replace(logits=_weighed(seat, plan.draft, bent[i]), mass=None)
+                judged[i] = _bare(seat), plan, output._replace(held=_weighed(seat, plan.draft, bent[i]), mass=None)
         turns = self.inner.commit(*(list(column) for column in zip(*judged, strict=True)))
         for i, weigh in enumerate(asked):
             if weigh:

@@ -169,7 +169,7 @@ class FusedDecoder(Decoder):
             rows = [outputs[i].logits, *(logits[n] for logits in heard)]
             law, memories[i] = self.fuse(rows, plans[i].draft, seats[i].state.memory)
             best, peak = (tuple(found.tolist()) for found in reversed(law.max(-1)))
-            fused[i] = outputs[i]._replace(logits=law, best=best, peak=peak, mass=None)
+            fused[i] = outputs[i]._replace(held=law, best=best, peak=peak, mass=None)
         turns = self._judge(seats, plans, fused)
         for n, i in enumerate(due):
             pending = len(seats[i].pending)

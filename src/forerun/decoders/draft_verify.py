@@ -77,7 +77,8 @@ class DraftVerifyDecoder(Decoder):
                 turns[i] = Turn((), (), error=str(problem))
         drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
         found = self.verifier.verify(drafts, targets, rngs)
-        found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
+        if any(target.stuck for target in targets):
+            found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
         verdicts = dict(zip(judged, found, strict=True))
         outcomes = [
             Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
@@ -116,7 +117,5 @@ def _detail(seat: Seat, output: Output, row: int, token: int) -> Logprob | None:
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:
     """The verdict as far as the first node after which bans leave nothing: plain decoding ends there as well."""
-    if not target.stuck:
-        return verdict
     at = next((i for i, node in enumerate(verdict.path) if node in target.stuck), None)
     return verdict if at is None else Verdict(verdict.path[:at], draft.tokens[verdict.path[at]])

@@ -144,8 +144,10 @@ class DraftModelDrafter(Drafter):
         leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
+        cache = self.runner.cache
         for context in batch:
-            self.runner.cache.keep(context.state.slot, (), ())  # a draft before may never have been judged
+            if cache.unjudged(context.state.slot):  # a draft before was never judged
+                cache.keep(context.state.slot, (), ())
         return self._at_once(batch, budgets) or self._by_looks(batch, budgets)
 
     def _by_looks(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
@@ -199,7 +201,8 @@ class DraftModelDrafter(Drafter):
             tree, depth = self._shape(context)
             rule = tree.best(budget, depth)
             tokens = tuple(context.tokens[cache.length(context.state.slot) :])
-            if rule is None or budget < 1 or not tokens or Shaper.of(context, self.eos).bends:  # none: asked twice
+            bends = not context.sampling.best and Shaper.of(context, self.eos).bends
+            if rule is None or budget < 1 or not tokens or bends:  # none: asked twice
                 return None
             works.append(Work(context.state.slot, tokens, logits=(len(tokens) - 1,)))
             rules.append(rule)

@@ -203,7 +203,7 @@ class StagedDrafter(Drafter):
     def _find(self, known: _Known, output: Output) -> None:
         """Rows of a pass belong to the newest entries."""
         if self.runner.lends:
-            output = output._replace(logits=output.logits.clone())
+            output = output._replace(held=output.logits.clone())
         newest = list(known.entries)[-len(output.best) :]
         known.found.update({path: (output, row) for row, path in enumerate(newest)})
 

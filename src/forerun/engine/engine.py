@@ -19,7 +19,7 @@ from forerun.engine.request import Request
 from forerun.engine.runner import ModelRunner
 from forerun.engine.stats import EngineStats
 from forerun.engine.swap import copy_in, copy_out
-from forerun.engine.text import Detokenizer, StopFinder
+from forerun.engine.text import Detokenizer, StopFinder, remembering
 from forerun.errors import ForerunError, RequestError, log_bug
 from forerun.planners.contract import Planner, Spent
 from forerun.rng import CounterRng, Rng
@@ -65,7 +65,7 @@ class Engine:
         stats: EngineStats | None = None,
         caveats: tuple[str | None, str | None] = (None, None),
     ) -> None:
-        self.runner, self.members, self.limits, self.decode = runner, members, limits, decode
+        self.runner, self.members, self.limits, self.decode = runner, members, limits, remembering(decode)
         self.clock = perf_counter  # seconds; whoever plays a trace has another
         self.before_pass: Callable[[], None] = _nothing  # what runs beside a pass, on another thread, costs least
         # In a sentence each: how texts are not the model's own, and why a seed need not bring its text again.
@@ -348,11 +348,12 @@ class Engine:
         used, text = request.commit(turn.emissions)
         if turn.emissions:
             request.stats.count(turn, len(used))
-        keep = turn.keep[: len(seat.pending) + len(used)]
-        self.cache.keep(seat.slot, [plan.work.tokens[i] for i in keep], keep)
+        read, tokens = len(seat.pending), plan.work.tokens
+        keep = turn.keep[: read + len(used)]
+        self.cache.keep(seat.slot, [tokens[i] for i in keep], keep)
         request.done += len(keep)
-        path = tuple(row - len(seat.pending) for row in keep[len(seat.pending) :])
-        scores = tuple(request.scores) if used and request.written == len(used) else ()
+        path = tuple([row - read for row in keep[read:]])
+        scores = tuple(request.scores) if request.scores and used and request.written == len(used) else ()
         event = Event(request.id, used, text, time=now, draft=plan.draft, path=path, prompt_logprobs=scores)
         if request.finish_reason is not None:
             self._said.append(self._end(request, request.finish_reason, event))

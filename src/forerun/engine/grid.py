@@ -69,7 +69,7 @@ def chains(flat: Flat, cache: Cache, *, split: bool) -> list[Chain]:
     """One chain per request, or per leaf of a request's tree where trees are to be split."""
     found: list[Chain] = []
     for s, parents in zip(flat.segments, flat.trees, strict=True):
-        rows, entries = np.arange(s.start, s.start + s.count), _entries(s, cache)
+        rows, entries = np.arange(s.start, s.start + s.rows), _entries(s, cache)
         if parents is None:
             found.append(Chain(rows, entries, None))
             continue

@@ -58,7 +58,7 @@ class Request:
     @property
     def written(self) -> int:
         """Tokens committed after the prompt."""
-        return len(self.tokens) - self.prompt_length
+        return len(self.tokens) - len(self.prompt)
 
     @property
     def scoring(self) -> bool:
@@ -78,7 +78,7 @@ class Request:
             if self.done + row + 1 == len(self.scores):
                 token = self.prompt[len(self.scores)]
                 self.scores.append(logprob(logits, token, self.sampling.prompt_logprobs or 0))
-        return output._replace(logits=output.logits[:0], best=(), mass=None)
+        return output._replace(held=output.logits[:0], best=(), mass=None)
 
     def charge(self, now: float) -> None:
         """Count the time since the last call: it waited, or held entries of the cache."""

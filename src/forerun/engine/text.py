@@ -6,6 +6,7 @@ back what was shown, where a tokenizer with byte fallback turns a whole run of b
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -47,6 +48,13 @@ class Detokenizer:
 
 
 _CONTEXT = 4  # tokens of the prompt that the first window begins with
+_ALONE = 2**16  # tokens whose text is kept
+
+
+def remembering(decode: Decode) -> Decode:
+    """The same, but what a token says alone, which is asked whenever one was shown, is decoded once."""
+    alone = lru_cache(_ALONE)(lambda token: decode([token]))
+    return lambda tokens: alone(tokens[0]) if len(tokens) == 1 else decode(tokens)
 
 
 class StopFinder:

@@ -27,13 +27,13 @@ def views(work: Pass, window: int | None, dtype: torch.dtype) -> list[View]:
 
 
 def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> View:
-    keys = s.past + s.base + s.count
+    keys = s.past + s.base + s.rows
     narrow = window is not None and keys > window
     settled = s.past if s.mask is not None else s.past + s.base  # the first row stands here or later
     start = max(0, settled - window + 1) if narrow and window is not None else 0
-    if s.mask is None and s.count == 1:
+    if s.mask is None and s.rows == 1:
         return View(s, start, None, causal=False)
-    if s.mask is None and not narrow and s.count == keys:
+    if s.mask is None and not narrow and s.rows == keys:
         return View(s, 0, None, causal=True)
     # contiguous: kernels of a GPU read it from an even address
     return View(s, start, bias(s, window, dtype, device)[:, start:].contiguous(), causal=False)
@@ -41,12 +41,12 @@ def _view(s: Segment, window: int | None, dtype: torch.dtype, device: torch.devi
 
 def bias(s: Segment, window: int | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """What is added to the scores of a segment's rows: 0 for keys that a row sees, -inf for others; [count, keys]."""
-    keys = s.past + s.base + s.count
+    keys = s.past + s.base + s.rows
     if s.mask is None and (window is None or keys <= window):
-        return torch.full((s.count, keys), -torch.inf, dtype=dtype, device=device).triu_(keys - s.count + 1)
-    sees = torch.ones(s.count, keys, dtype=torch.bool, device=device)
+        return torch.full((s.rows, keys), -torch.inf, dtype=dtype, device=device).triu_(keys - s.rows + 1)
+    sees = torch.ones(s.rows, keys, dtype=torch.bool, device=device)
     if s.mask is None:
-        sees.tril_(keys - s.count)
+        sees.tril_(keys - s.rows)
     else:
         sees[:, s.past :] = s.mask
     if window is not None and keys > window:

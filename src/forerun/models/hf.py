@@ -86,8 +86,8 @@ class OtherModel(Model):
         return PassOutput(logits, {at: torch.cat([part.hidden[at] for part in parts]) for at in work.hidden})
 
     def _segment(self, work: Pass, s: Segment, cache: Cache) -> PassOutput:
-        rows = slice(s.start, s.start + s.count)
-        own = replace(s, start=0)
+        rows = slice(s.start, s.start + s.rows)
+        own = s._replace(start=0)
         alone = Pass(work.tokens[rows], work.positions[rows], (own,), None, work.hidden)
         layers = [_Layer(index, alone, cache) for index in range(self.info.num_layers)]
         with self._captured(work.hidden) as hidden:

@@ -304,8 +304,8 @@ class NativeTransformer(Growing):
         session = self._sessions.get(cache) or self._begin(cache)
         table, runs = list[int](), list[tuple[int, int]]()
         for s, rule in zip(flat.segments, rules, strict=True):
-            held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.count, 0, None))
-            table += (s.start, s.count, s.past, s.base, 0, len(runs), len(held))
+            held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.rows, 0, None))
+            table += (s.start, s.rows, s.past, s.base, 0, len(runs), len(held))
             runs += held
         numbers = flat.tokens + flat.positions + flat.wanted
         return [Grown(*one) for one in session.grow(numbers, len(flat.tokens), table, runs, rules)]
@@ -359,7 +359,7 @@ def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], lis
     for s in segments:
         held = cache.runs(s)
         mask = s.mask.data_ptr() if s.mask is not None else 0
-        table += (s.start, s.count, s.past, s.base, mask, len(runs), len(held))
+        table += (s.start, s.rows, s.past, s.base, mask, len(runs), len(held))
         runs += held
     return table, runs
 

@@ -233,7 +233,7 @@ class Leading(Model):
 
 
 def _spelled(s: Segment, cache: Cache) -> dict[str, Any]:
-    where = {"slot": s.slot, "start": s.start, "count": s.count, "past": s.past, "base": s.base}
+    where = {"slot": s.slot, "start": s.start, "rows": s.rows, "past": s.past, "base": s.base}
     return {"where": where, "mask": s.mask.int().tolist() if s.mask is not None else None, "runs": cache.runs(s)}
 
 
@@ -272,7 +272,7 @@ class Mirror:
         device = self.rows.keys[0].device
         places = list(zip((s["where"] for s in order["segments"]), found, strict=True))
         self._held = {where["start"]: torch.tensor(rows, device=device) for where, rows in places}
-        new = [row for where, rows in places for row in rows[len(rows) - where["count"] :]]
+        new = [row for where, rows in places for row in rows[len(rows) - where["rows"] :]]
         self._place = self.rows.place(new)
 
     def write(self, layer: int, _: Pass, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -78,8 +78,8 @@ def chains(flat: Flat) -> list[Chain]:
     found: list[Chain] = []
     for s, parents in zip(flat.segments, flat.trees, strict=True):
         if parents is None:
-            length = s.past + s.base + s.count
-            found.append(Chain(list(range(s.start, s.start + s.count)), s.slot, length, [], length))
+            length = s.past + s.base + s.rows
+            found.append(Chain(list(range(s.start, s.start + s.rows)), s.slot, length, [], length))
             continue
         for fresh, path in leaves(parents, s.base):
             rows, tail = [s.start + node - s.base for node in fresh], [s.past + node for node in path]

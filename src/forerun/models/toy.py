@@ -78,7 +78,7 @@ class ToyModel(Model):
     def _segment(self, at: list[int], s: Segment, cache: Cache) -> list[list[int]]:
         """The last two tokens of every row's own path."""
         keys, values = (part[0, :, 0].tolist() for part in cache.read(0, s))
-        at, before = at[s.start : s.start + s.count], len(keys) - s.count
+        at, before = at[s.start : s.start + s.rows], len(keys) - s.rows
         if s.mask is None:
             return self._found(keys, values, at, lambda row, entry: entry <= before + row)
         mask = s.mask.tolist()

@@ -55,7 +55,7 @@ class Ragged:
         outs = []
         for view in self.views:
             s = view.segment
-            rows = q[s.start : s.start + s.count]
+            rows = q[s.start : s.start + s.rows]
             outs.append(attend(rows, *self.cache.read(layer, s), view, scale, cap))
         return torch.cat(outs)
 

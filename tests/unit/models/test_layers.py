@@ -165,7 +165,7 @@ def test_longrope_changes_factors_at_the_border_by_position_alone():
 def seen_by_search(segment, positions, parents, window):
     """Which keys a row sees, by walking up from it."""
     rows = []
-    for node in range(segment.base, segment.base + segment.count):
+    for node in range(segment.base, segment.base + segment.rows):
         path, at = set(range(segment.past)), node
         while at >= 0:
             path.add(segment.past + at)

@@ -249,9 +249,13 @@ def test_who_waits_may_be_told_at_once(llm):
         while not woke or woke[-1].finish_reason is None:
             woke.extend(event for _, event in await ticket.read(at_once))
         other = await loop.submit([Ask([0], Sampling(max_tokens=4000, seed=1)), Ask([1], SAMPLING)])
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail():
             while True:  # what was there before he read is not told
                 await other.read(lambda _: 1 / 0)
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
 
     drive(llm, work)
     assert told
