@@ -31,7 +31,7 @@ from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there at first; else at first, twice as many
 STEADY, STILL = 16, 0.1  # each time, while what pays is the same, until so many, or as many as take so many seconds,
-REST, MUTE = 64, 0.2  # or where nothing is drafted,
+REST, MUTE = 64, 0.5  # or where nothing is drafted,
 NOTED = 16  # of whose steps about so many are noted
 FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request that has drafts
