@@ -45,23 +45,21 @@ class DraftVerifyDecoder(Decoder):
 
     def work(self, seat: Seat, draft: Draft) -> Plan:
         """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
-        pending, nodes = len(seat.pending), len(draft.tokens)
-        sheet, lot = self.sheet(seat, draft), self.lot(seat, draft)
-        if not nodes:
+        pending, sheet, lot = len(seat.pending), self.sheet(seat, draft), self.lot(seat, draft)
+        if not draft.tokens:
             last = (pending - 1,) if seat.last else ()
-            return Plan(
-                Work(seat.slot, seat.pending, logits=last, hidden=self.hidden, ask=sheet, lot=lot), draft, sheet
-            )
+            return Plan(Work(seat.slot, seat.pending, None, 0, last, self.hidden, None, sheet, lot), draft, sheet)
+        nodes = len(draft.tokens)
         rows, parents = tuple(range(pending - 1, pending + nodes)), None
         if draft.parents != tuple(range(-1, nodes - 1)):
             parents = (*range(-1, pending - 1), *(pending + parent for parent in draft.parents))
         tokens = seat.pending + draft.tokens
-        return Plan(Work(seat.slot, tokens, parents, logits=rows, hidden=self.hidden, ask=sheet, lot=lot), draft, sheet)
+        return Plan(Work(seat.slot, tokens, parents, 0, rows, self.hidden, None, sheet, lot), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        drafted = any(plan.draft.tokens for plan in plans)
-        heard = drafted or self.watches or (self.listens and any(seat.budget > 0 for seat in seats))
-        if not heard:
+        asked = any([seat.budget > 0 for seat in seats])
+        heard = asked and (self.listens or any(plan.draft.tokens for plan in plans))
+        if not heard and not self.watches:
             return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
         judged: list[int] = []
         targets: list[Rows | Answers] = []
