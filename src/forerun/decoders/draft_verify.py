@@ -57,7 +57,7 @@ class DraftVerifyDecoder(Decoder):
         return Plan(Work(seat.slot, tokens, parents, 0, rows, self.hidden, None, sheet, lot), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        asked = any([seat.budget > 0 for seat in seats])
+        asked = any(seat.budget > 0 for seat in seats)
         heard = asked and (self.listens or any(plan.draft.tokens for plan in plans))
         if not heard and not self.watches:
             return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
