@@ -201,6 +201,13 @@ void attend_tiles(const Look& look, const Unit& u) {
     turn_queries(queries, many, dim, turned);
     vf top = splat(-std::numeric_limits<float>::infinity());
     for (int64_t g = 0; g < count; ++g) {
+        if (g + 1 < count) {  // asked for where it mostly lies, side by side
+            const int64_t next = groups[g + 1].entries[0] * dim;
+            for (int64_t i = 0; i < GROUP_KEYS * dim; i += 32) {
+                __builtin_prefetch(keys + next + i, 0, 3);
+                __builtin_prefetch(held + next + i, 0, 3);
+            }
+        }
         float* scores = (float*)(weights + 2048 * g);
         score_group(rows_of(keys, groups[g], dim, gathered), dim, turned, scores);
         pair_values(rows_of(held, groups[g], dim, gathered), dim, values + g * pairs);

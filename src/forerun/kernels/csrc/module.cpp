@@ -474,12 +474,10 @@ struct Session {
     std::vector<double> ranked;  // and what is likeliest there
 };
 
-// Seconds in which a team reads the whole pages of a buffer once, as fast as it can: what passes take is judged by it.
-// One stream keeps too few lines on their way from memory, a processor's own prefetching included, so each thread reads
-// eight and asks ahead; and threads share as in passes, since memory may serve one core better than another.
-double read_once(Team& team, uintptr_t address, int64_t bytes) {
-    nb::gil_scoped_release release;
-    constexpr int64_t PAGE = 4096, LEAST = 16, STREAMS = 8, LINE = 8, AHEAD = 16 * LINE;  // bytes, pages; the rest in words
+// Seconds in which a team reads the whole pages of a buffer once: as so many streams per thread, so many bytes ahead.
+// Threads share as in passes, since memory may serve one core better than another.
+template <int STREAMS, int AHEAD> double read_so(Team& team, uintptr_t address, int64_t bytes) {
+    constexpr int64_t PAGE = 4096, LEAST = 16, LINE = 8;  // bytes, pages, words
     std::atomic<uint64_t> total{0};
     const auto began = std::chrono::steady_clock::now();
     team.run([&](int id) {
@@ -494,7 +492,7 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 #pragma GCC unroll 8
                 for (int64_t s = 0; s < STREAMS; ++s) {
                     const uint64_t* at = words + s * stream + i;
-                    __builtin_prefetch(at + AHEAD, 0, 3);
+                    __builtin_prefetch(at + AHEAD / 8, 0, 3);
 #pragma GCC unroll 8
                     for (int64_t j = 0; j < LINE; ++j) sums[j] += at[j];
                 }
@@ -502,6 +500,13 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
         for (uint64_t sum : sums) total += sum;
     });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// As fast as it can, by which passes are judged. Processors differ in what serves them best: one stream keeps too few
+// lines on their way from memory on one, and on another eight do.
+double read_once(Team& team, uintptr_t address, int64_t bytes) {
+    nb::gil_scoped_release release;
+    return std::min({read_so<8, 1024>(team, address, bytes), read_so<4, 512>(team, address, bytes), read_so<1, 768>(team, address, bytes)});
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ constexpr int FEW = 4;              // rows of numbers that are rounded, up to w
 constexpr int64_t NEAR_FOUR = 4 * FOUR;
 constexpr int64_t BAND = 256 * 1024;  // bytes of tiles that stay in the second cache while many rows pass them
 constexpr int64_t PIECE = 8 * 1024;   // bytes of a tile that stay in the first cache while many rows pass them
+constexpr int64_t ASKED = 128 * 1024;  // bytes that are asked for while a thread waits
 constexpr int64_t SLACK = 64 * 1024;  // behind a tile that is made in memory
 
 // Activations of a pass, rows of `width` values; floats, or whole numbers.
@@ -173,12 +174,13 @@ public:
             for (int i = 0; i < (int)net.ropes.size(); ++i) turn(net.ropes[i], plan.positions[r], size.turn, turns(i, r));
         });
         for (size_t i = 0; i < plan.layers.size(); ++i) {
-            run_layer(net.layers[plan.layers[i]], strips[plan.layers[i]]);
+            const bool last = i + 1 == plan.layers.size();
+            run_layer(net.layers[plan.layers[i]], strips[plan.layers[i]], last ? net.head : net.layers[plan.layers[i + 1]].qkv);
             if (!plan.hidden[i]) continue;
-            team.meet();
+            meet();
             mine(rows, [&](int64_t r) { std::copy_n(x(r), net.hidden, plan.hidden[i] + r * net.hidden); });
         }
-        team.meet();
+        meet();
         if (plan.num_wanted) logits();
     }
 
@@ -191,6 +193,25 @@ private:
     const int id;
     const Sizes size;
     const int64_t rows;
+
+    const uint8_t *asked = nullptr, *asked_to = nullptr;  // what is asked for while this thread waits
+
+    // This matrix comes next, and first the thread's own share of it.
+    void expect(const Matrix& m) {
+        const Share s = share(m.tiles(), id, team.coming());
+        const int64_t bytes = tile_bytes(m.kind, m.inputs);
+        asked = m.data + s.begin * bytes;
+        asked_to = std::min(m.data + s.end * bytes, asked + ASKED);
+    }
+
+    void meet() {
+        team.meet([this] {
+            if (asked >= asked_to) return relax();
+#pragma GCC unroll 4
+            for (int line = 0; line < 4; ++line) __builtin_prefetch(asked + 64 * line, 0, 2);
+            asked += 256;
+        });
+    }
 
     float* x(int64_t r) { return ws.x.data() + r * size.hidden; }
     float* a(int64_t r) { return ws.a.data() + r * size.widest; }
@@ -230,7 +251,7 @@ private:
             for (int64_t i = 0; i < plan.num_wanted; ++i)
                 ws.crowns[i * CROWNS + part] = crown(plan.logits + i * net.vocab, part * each, std::min(net.vocab, (part + 1) * each));
         });
-        team.meet();
+        meet();
         mine(plan.num_wanted, [&](int64_t i) {
             const Peak* found = ws.crowns.data() + i * CROWNS;
             Peak top = found[0];
@@ -284,7 +305,7 @@ private:
                 halve(r, width, parts, stride);
             }
         });
-        team.meet();
+        meet();
         return activations(m);
     }
 
@@ -307,23 +328,25 @@ private:
         });
     }
 
-    void run_layer(const Layer& layer, const Strip& strip) {
-        team.meet();
+    void run_layer(const Layer& layer, const Strip& strip, const Matrix& next) {
+        meet();
         if (net.parallel) mine(rows, [&](int64_t r) { std::copy_n(x(r), size.hidden, ws.before.data() + r * size.hidden); });
         attention(layer, strip);
-        team.meet();
-        feed_forward(layer);
+        meet();
+        feed_forward(layer, next);
     }
 
     void attention(const Layer& layer, const Strip& strip) {
         const Activations in = normed(layer.qkv, layer.attention, ws.x.data());
         multiply(layer.qkv, in, rows, into_a());
-        team.meet();
+        expect(layer.o);
+        meet();
         place(layer, strip);
-        team.meet();
+        meet();
         look(layer, strip);
-        team.meet();
+        meet();
         if (is_changed(layer.o, net)) prepare(layer.o, rows, size.out, [](int64_t, float*) {});
+        expect(layer.up);
         add(layer.o, activations(layer.o), layer.attention_post);
     }
 
@@ -404,7 +427,7 @@ private:
             return;
         }
         multiply(m, in, rows, into_a());
-        team.meet();
+        meet();
         mine(rows, [&](int64_t r) {
             if (post.gain) normalise(net, post, a(r), net.hidden, a(r));
             for (int64_t i = 0; i < size.hidden; i += 16)
@@ -412,7 +435,7 @@ private:
         });
     }
 
-    void feed_forward(const Layer& layer) {
+    void feed_forward(const Layer& layer, const Matrix& next) {
         const Norm& norm = net.parallel && !layer.mlp.gain ? layer.attention : layer.mlp;
         Activations in = normed(layer.up, norm, net.parallel ? ws.before.data() : ws.x.data());
         multiply(layer.up, in, rows, [this](int64_t r, int64_t t, vf low, vf high) {
@@ -420,12 +443,14 @@ private:
             store(a(r) + t * TILE, activate(net.activation, low));
             store(a(r) + t * TILE + 16, activate(net.activation, high));
         });
-        team.meet();
+        expect(layer.down);
+        meet();
         const int64_t width = layer.down.inputs, padded = round_up(width, TILE);
         in = prepare(layer.down, rows, padded, [&](int64_t r, float* out) {
             std::copy_n(a(r), width, out);
             std::fill(out + width, out + padded, 0.0f);
         });
+        expect(next);
         add(layer.down, in, layer.mlp_post);
     }
 
@@ -452,7 +477,7 @@ private:
             store(both + 16, high);
             std::copy_n(both, net.vocab - t * TILE, at);
         });
-        team.meet();
+        meet();
         crown_all();
         draw_all();
     }

@@ -18,6 +18,15 @@ INLINE void ask(const uint8_t* at, const Leads& lead = {}) {
     __builtin_prefetch(at + lead.far + 64, 0, 2);
 }
 
+// What sums of some tiles are multiplied with lies apart from their weights, so it is asked for when they begin.
+INLINE void ask_scales(const Matrix& m, int64_t t, int64_t tiles) {
+    for (int64_t i = t * TILE; i < (t + tiles) * TILE; i += 16) {
+        __builtin_prefetch(m.scale + i, 0, 3);
+        if (m.total) __builtin_prefetch(m.total + i, 0, 3);
+        if (m.bias) __builtin_prefetch(m.bias + i, 0, 3);
+    }
+}
+
 // Sums of rows and of tiles so far `apart`, each with its bias, to whom they belong.
 template <int T, int R, typename Done>
 INLINE void finish(const Matrix& m, int64_t t, int64_t row, const vf (&sums)[T][R][2], Done&& done, int64_t apart = 1) {
@@ -246,6 +255,7 @@ INLINE void whole_tiles(const Matrix& m, int64_t t, const Activations& in, int64
     const Leads lead = leads(in, R * P);
     const uint8_t* tile = m.data + t * next;
     const int8_t* x = in.whole + row * P * in.stride;
+    ask_scales(m, t, T);
     vi sums[T][R * P][2] = {};
     for (int64_t i = 0; i < steps; ++i, tile += 128, x += 4) {
 #pragma GCC unroll 2

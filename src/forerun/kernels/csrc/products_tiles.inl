@@ -8,6 +8,7 @@ INLINE void four_tiles(const Matrix& m, int64_t t, const Activations& in, Done&&
     const int8_t* x = in.whole;
     const int32_t* groups = in.groups;
     const __m512i nibble = _mm512_set1_epi8(0x0f);
+    ask_scales(m, t, T);
     vi totals[T][R][2] = {};
     for (int64_t i = 0; i < m.inputs; i += 64, tile += FOUR, x += 64, groups += 2) {
 #pragma GCC unroll 2
@@ -116,14 +117,19 @@ INLINE void tile_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t 
         _tile_zero(5);
     }
     for (int64_t i = 0; i < steps; ++i, x += 64) {
-        const uint8_t* at = w;
+        const uint8_t *at = w, *streams[T];
+#pragma GCC unroll 3
+        for (int n = 0; n < T; ++n) {
+            streams[n] = w + n * next;
+            asm("" : "+r"(streams[n]));  // or gcc keeps every address that is asked for, in memory
+        }
         // gcc 12 sees no effect in a function that only prefetches, and drops its calls where it does not inline them.
         auto ask_some = [&](int64_t line) __attribute__((always_inline)) {
             if constexpr (K != Kind::INT4)
 #pragma GCC unroll 4
                 for (int64_t each = 0; each < 8; each += 2)
 #pragma GCC unroll 3
-                    for (int n = 0; n < T; ++n) ask(w + n * next + 64 * (line + each));
+                    for (int n = 0; n < T; ++n) ask(streams[n] + 64 * (line + each));
         };
         ask_some(0);
         if constexpr (K == Kind::INT4) {
@@ -296,6 +302,7 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
                 const uint8_t *w = m.data + t * bytes, *x = from + first * width;
                 const int64_t now = std::min(most, (count - first + 15) / 16);
                 const int64_t side = now > 1 || K == Kind::INT4 ? 1 : std::min(SIDE, last - t), pace = (left + steps - 1) / steps;
+                ask_scales(m, t, side);
                 auto meanwhile = [&]() __attribute__((always_inline)) { put_some(pace); };
                 if (now == 3) tile_sums<K, 1, 3>(w, bytes, x, width, steps, sums[turn], meanwhile);
                 else if (now == 2) tile_sums<K, 1, 2>(w, bytes, x, width, steps, sums[turn], meanwhile);

@@ -41,7 +41,7 @@ void Team::run(const std::function<void(int)>& work) {
         if (coming_ > before) rouse(true);
         else wake();
         work(0);
-        wait([this] { return busy_.load() == 0; });
+        wait([this] { return busy_.load() == 0; }, relax);
         work_ = nullptr;
     }
     const auto ended = std::chrono::steady_clock::now();

@@ -136,8 +136,8 @@ public:
     // of the threads.
     void run(const std::function<void(int)>& work);
 
-    // All threads of a run have come here.
-    void meet() {
+    // All threads of a run have come here. Whoever waits calls `meanwhile`, which is short, again and again.
+    template <class Meanwhile> void meet(Meanwhile meanwhile) {
         if (coming_ == 1) return;
         const int turn = turn_.load(std::memory_order_relaxed);
         if (arrived_.fetch_add(1) + 1 == coming_) {
@@ -146,7 +146,7 @@ public:
             wake();
             return;
         }
-        wait([&] { return turn_.load() != turn; });  // whoever is late may be waiting for this very core
+        wait([&] { return turn_.load() != turn; }, meanwhile);  // whoever is late may be waiting for this very core
     }
 
 private:
@@ -157,10 +157,10 @@ private:
     void serve(int id);
 
     // Until `done`, which asks an atomic that is changed before `wake`: at first without sleeping.
-    template <class Done>
-    void wait(Done done) {
+    template <class Done, class Meanwhile>
+    void wait(Done done, Meanwhile meanwhile) {
         for (int spins = 0; !done(); ++spins) {
-            if (spins < PATIENCE) relax();
+            if (spins < PATIENCE) meanwhile();
             else return sleep(done, true);
         }
     }
