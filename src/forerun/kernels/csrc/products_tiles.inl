@@ -302,7 +302,7 @@ void tile_product(const Matrix& m, Share tiles, const Activations& in, int64_t r
                 const uint8_t *w = m.data + t * bytes, *x = from + first * width;
                 const int64_t now = std::min(most, (count - first + 15) / 16);
                 const int64_t side = now > 1 || K == Kind::INT4 ? 1 : std::min(SIDE, last - t), pace = (left + steps - 1) / steps;
-                ask_scales(m, t, side);
+                if constexpr (whole) ask_scales(m, t, side);
                 auto meanwhile = [&]() __attribute__((always_inline)) { put_some(pace); };
                 if (now == 3) tile_sums<K, 1, 3>(w, bytes, x, width, steps, sums[turn], meanwhile);
                 else if (now == 2) tile_sums<K, 1, 2>(w, bytes, x, width, steps, sums[turn], meanwhile);
