@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 LOAN, SHARE = 10.0, 0.004  # steps at first, and of every step, that drafts may have cost beyond what they brought,
 HELD = 2.5  # at most, by one step: it may have been held up
+LONGEST = 400  # steps until a trial may say that a loss was bad luck
 SAVED = 32.0  # steps won that are remembered: drafts that pay a little have bad luck for a while
 
 
@@ -21,12 +22,12 @@ class Losses:
         """Whether drafts may go on as they are."""
         return self.vain <= LOAN + SHARE * steps
 
-    def trial(self, steps: int) -> bool:
+    def trial(self, steps: int, *, again: bool) -> bool:
         """Whether more may be tried than pays."""
-        return self.vain <= SHARE * steps or (self.bearable(steps) and steps >= self.later)
+        return (self.bearable(steps) and steps >= self.later) or (self.vain <= SHARE * steps and not again)
 
     def add(self, steps: int, costs: Sequence[float], tokens: float) -> None:
         """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
         lost = sum(min(cost, HELD) for cost in costs) - tokens
         self.vain = max(self.vain + lost, -SAVED)
-        self.later = steps + lost / SHARE
+        self.later = steps + min(lost / SHARE, LONGEST)

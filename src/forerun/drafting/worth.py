@@ -185,3 +185,24 @@ def path_of(turn: Turn) -> set[int]:
     """The nodes that were accepted."""
     pending = len(turn.keep) + 1 - len(turn.emissions)
     return {row - pending for row in turn.keep[pending:]}
+
+
+def reach(draft: Draft, chances: Sequence[float], root: float = 1.0) -> list[float]:
+    """The chance that each node is accepted, if `chances` are those after its parent: no more than an elder sibling's.
+
+    So the likeliest nodes, of equal ones the first, are always a part that `Draft.only` can take.
+    """
+    found: list[float] = []
+    least = dict[int, float]()  # of a node's children so far
+    for parent, chance in zip(draft.parents, chances, strict=True):
+        least[parent] = min(chance * (found[parent] if parent >= 0 else root), least.get(parent, 1.0))
+        found.append(least[parent])
+    return found
+
+
+def ranked(draft: Draft, path: Collection[int]) -> Collection[int]:
+    """Of these nodes, how many are likelier: a smaller draft would have had the likeliest, in whatever order."""
+    if draft.confidence is None or len(path) in (0, len(draft)):
+        return path
+    chances = reach(draft, draft.confidence)
+    return {sum((-chance, i) < (-chances[node], node) for i, chance in enumerate(chances)) for node in path}

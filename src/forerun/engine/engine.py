@@ -74,6 +74,7 @@ class Engine:
         self.requests: dict[int, Request] = {}  # all that are not finished, by id
         self._next, self._said = 0, list[Event]()
         self._sharing = 0.0  # seconds in which the planner thought, in this step
+        self._saying = 0.0  # and in which the step before became text
 
     def add(  # noqa: PLR0913 - what a request may say
         self,
@@ -159,10 +160,11 @@ class Engine:
         committing = self.clock()
         turns = self._commit(seats, plans, outputs)
         telling = self.clock()
-        around = planning - began + telling - committing - self._sharing
+        around = planning - began + telling - committing - self._sharing + self._saying
         self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans), around))
         emitting = self.clock()
         self._emit(seats, plans, turns, emitting)
+        self._saying = self.clock() - emitting
         self._clock(began, planning, running, committing, emitting)
 
     # admit

@@ -24,9 +24,9 @@ from forerun.drafting.losses import Losses
 from forerun.drafting.notes import Note, costs, learn_times, light
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
-from forerun.drafting.worth import Fate, Record, Trusts, path_of
+from forerun.drafting.worth import Fate, Record, Trusts, path_of, ranked, reach
 from forerun.errors import ConfigError
-from forerun.planners.contract import Memory, Planner, Spent, reach
+from forerun.planners.contract import Memory, Planner, Spent
 from forerun.types import Context, Draft, Facts, Setup, Turn
 
 YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there at first; else at first, twice as many
@@ -44,7 +44,7 @@ SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
-START = 1.1  # and of those that begin, which have to read what was written meanwhile;
+START = 1.05  # and of those that begin, which have to read what was written meanwhile;
 SLACK = 0.08  # less with one request, and shared by more: one's luck says little
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
@@ -131,6 +131,7 @@ class AutoPlanner(Planner):
     def _decided(self, batch: Sequence[Context], room: int) -> dict[int, int]:
         """What each request gets, and for how long."""
         nothing = dict.fromkeys([context.id for context in batch], 0)
+        tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
         if not self.toll.idle:  # it must be known what a step takes without drafts
             self._hold(1)
@@ -163,7 +164,7 @@ class AutoPlanner(Planner):
             begun = DEAR if self.dear and not drafting else YOUNG
             self.rest = min(2 * self.rest, YOUNG if self.dear else self.steady) if known else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
-        if self.everybody.drafts and self.losses.trial(self.steps):
+        if self.everybody.drafts and self.losses.trial(self.steps, again=tried):
             return self._tried(batch, room)
         return self.shares
 
@@ -210,7 +211,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        best = ((EDGE if any(self.shares.values()) else START) - SLACK / running) * plain
+        best = (EDGE - SLACK / running if any(self.shares.values()) else START) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
@@ -292,7 +293,7 @@ class AutoPlanner(Planner):
                 if share:
                     path = path_of(turn)
                     records[number] = record
-                    fates[number].append(Fate(share, len(draft), path))
+                    fates[number].append(Fate(share, len(draft), ranked(draft, path)))
                     accepted += note.steps * len(path) / note.requests
                     if self.dear and draft:
                         expected = sum(reach(draft, self.trusts.chances(draft)))

@@ -24,7 +24,7 @@ class Spent(NamedTuple):
     drafting: float
     running: float  # the target's pass
     rows: int  # of that pass
-    around: float = 0.0  # the engine's other work; not the planner's own, nor that of the text
+    around: float = 0.0  # the engine's other work, with the text of the step before; not the planner's own
 
 
 class Planner(Member):
@@ -68,19 +68,6 @@ def within(wishes: Sequence[int], room: int) -> list[int]:
         shares.append(min(wish, room))
         room -= shares[-1]
     return shares
-
-
-def reach(draft: Draft, chances: Sequence[float], root: float = 1.0) -> list[float]:
-    """The chance that each node is accepted, if `chances` are those after its parent: no more than an elder sibling's.
-
-    So the likeliest nodes, of equal ones the first, are always a part that `Draft.only` can take.
-    """
-    found: list[float] = []
-    least = dict[int, float]()  # of a node's children so far
-    for parent, chance in zip(draft.parents, chances, strict=True):
-        least[parent] = min(chance * (found[parent] if parent >= 0 else root), least.get(parent, 1.0))
-        found.append(least[parent])
-    return found
 
 
 class Memory(Generic[Kept]):

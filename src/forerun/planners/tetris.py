@@ -13,8 +13,9 @@ from itertools import chain
 
 import numpy as np
 
+from forerun.drafting.worth import reach
 from forerun.errors import ConfigError
-from forerun.planners.contract import Planner, reach, within
+from forerun.planners.contract import Planner, within
 from forerun.types import Context, Draft, Facts, Setup
 
 UNSAID = 0.7  # the confidence of a node of which none is given

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.drafting.worth import reach
 from forerun.errors import ConfigError
 from forerun.planners.adaeagle import AdaEaglePlanner
 from forerun.planners.asymmetric import AsymmetricPlanner
 from forerun.planners.bass import BassPlanner
-from forerun.planners.contract import REMEMBERED, Memory, Spent, reach, within
+from forerun.planners.contract import REMEMBERED, Memory, Spent, within
 from forerun.planners.eesd_thompson import EesdThompsonPlanner
 from forerun.planners.schedule import SchedulePlanner
 from forerun.planners.smartspec import SmartSpecPlanner
