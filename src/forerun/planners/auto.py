@@ -44,8 +44,8 @@ SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
-START = 1.05  # and of those that begin, which have to read what was written meanwhile;
-SLACK = 0.08  # less with one request, and shared by more: one's luck says little
+START = 1.1  # and of those that begin, which have to read what was written meanwhile;
+SLACK, EASE = 0.08, 0.2  # less with one request, and shared by more: one's luck says little, and one reads little
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
@@ -160,9 +160,9 @@ class AutoPlanner(Planner):
             self.rest = YOUNG if drafting else min(2 * self.rest, self.mute)
             self.bare = max(self.bare, self.steps + self.rest + BARE)
         else:
-            known = drafting and changed <= len(batch) // ALIKE + 1
-            begun = DEAR if self.dear and not drafting else YOUNG
-            self.rest = min(2 * self.rest, YOUNG if self.dear else self.steady) if known else begun
+            most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafting else YOUNG
+            longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
+            self.rest = max(min(longer, most), begun) if drafting else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
         if self.everybody.drafts and self.losses.trial(self.steps, again=tried):
             return self._tried(batch, room)
@@ -211,7 +211,8 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        best = (EDGE - SLACK / running if any(self.shares.values()) else START) * plain
+        goes_on = any(self.shares.values())
+        best = (EDGE - SLACK / running if goes_on else START - min(SLACK, EASE / running)) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
