@@ -45,7 +45,7 @@ STREAK = 3  # and so many of them: right after drafts, whose passes have emptied
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
-SLACK, EASE = 0.08, 0.2  # less with one request, and shared by more: one's luck says little, and one reads little
+SLACK = 0.08  # less with one request, and shared by more: one's luck says little
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
@@ -89,8 +89,7 @@ class AutoPlanner(Planner):
     def share(self, batch: Sequence[Context], room: int) -> list[int]:
         if not batch:
             return []
-        self.steps += 1
-        self.made = ()
+        self.steps, self.made = self.steps + 1, ()
         if not self.drafting and self.steps < self.again and len(batch) > FEWER * len(self.now):
             return [0] * len(batch)  # nothing paid a moment ago, with about as many
         ids = [context.id for context in batch]
@@ -211,8 +210,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        goes_on = any(self.shares.values())
-        best = (EDGE - SLACK / running if goes_on else START - min(SLACK, EASE / running)) * plain
+        best = ((EDGE if any(self.shares.values()) else START) - SLACK / running) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:

@@ -74,6 +74,16 @@ def test_what_a_planner_thinks_is_not_taken_for_what_a_step_takes():
     assert {spent.around for spent in heard} == {0.0}
 
 
+def test_a_step_takes_as_long_as_the_text_of_the_one_before_too():
+    """A draft's tokens become text as well, which a planner that compares steps has to pay for."""
+    rig, heard, now = toy().build(), list[float](), [0.0]
+    rig.engine.clock, rig.engine._emit = lambda: now[0], taking(rig.engine._emit, now, 2.0)
+    rig.engine.members.planner.observe = lambda *told: heard.append(told[-1].around)
+    rig.write(asks(2))
+    assert len(heard) > 3
+    assert heard == [0.0] + [2.0] * (len(heard) - 1)
+
+
 def taking(function, now, seconds):
     """The function, which takes so long."""
 
