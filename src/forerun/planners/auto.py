@@ -43,9 +43,9 @@ BARE, RARE = 8, 256  # steps until there are some without drafts, at first and i
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
-EDGE = 1.03  # times plain's tokens per second, at least, are to be expected of drafts that go on,
+EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
-SLACK = 0.08  # less with one request, and shared by more: one's luck says little
+SLACK, EASE = 0.1, 0.08  # of each, less with one request, and shared by more: one's luck says little
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
@@ -116,9 +116,9 @@ class AutoPlanner(Planner):
 
     def _give(self, now: dict[int, int]) -> None:
         """What each request gets from now on."""
-        before, self.now, drafted, self.drafting = self.now, now, self.drafting, any(now.values())
-        if any(share and not before.get(number) for number, share in now.items()):
-            self.timed = self.steps + 1  # who has rested, or is new, has more to read
+        self.now, drafted, self.drafting = now, self.drafting, any(now.values())
+        if not drafted and self.drafting:
+            self.timed = self.steps + 1  # who has rested has more to read; who is new has as well, again and again
         elif drafted and not self.drafting:
             self.timed = self.steps + (STREAK - 1 if self.passes.warm(len(now)) else 0)  # of the first, the shortest
 
@@ -210,7 +210,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        best = ((EDGE if any(self.shares.values()) else START) - SLACK / running) * plain
+        best = (EDGE - SLACK / running if any(self.shares.values()) else START - EASE / running) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
