@@ -23,7 +23,7 @@ class Losses:
         return self.vain <= LOAN + SHARE * steps
 
     def trial(self, steps: int, *, again: bool) -> bool:
-        """Whether more may be tried than pays."""
+        """Whether more may be tried than pays; `again`: right after another trial, so that a loss is waited for."""
         return (self.bearable(steps) and steps >= self.later) or (self.vain <= SHARE * steps and not again)
 
     def add(self, steps: int, costs: Sequence[float], tokens: float) -> None:

@@ -3,7 +3,7 @@
 Both are seconds by the clock, of making drafts as well as of the engine's and the planner's own work, and both depend
 on how many requests there are: counted apart for 1, 2 to 3, 4 to 7 and so on. Where nothing is known the nearest
 speaks.
-Does not: count the text that tokens become, which costs as much per token in either case.
+Does not: tell the text that tokens become from the rest; of a step it is the one of the step before.
 """
 
 from collections import defaultdict

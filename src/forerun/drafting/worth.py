@@ -103,12 +103,12 @@ class Fate(NamedTuple):
 
     asked: int  # nodes for which there was room
     verified: int
-    path: Collection[int]  # nodes that were accepted
+    path: Collection[int]  # nodes that were accepted, counted from the likeliest
 
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """What drafts of one request, or of all, were worth, by the number of a node in its draft: [most] each."""
+    """What drafts of one request, or of all, were worth, by the number of a node from the likeliest: [most] each."""
 
     most: int
     asked: list[float] = field(init=False)  # how often, lately

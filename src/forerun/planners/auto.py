@@ -2,8 +2,8 @@
 
 A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
 (drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
-what drafts add to it; so some steps without are taken now and then. How often a node is accepted is counted by its
-number in the draft, of each request and of all (drafting/worth.py); where rows are dear, also by who guessed it, how
+what drafts add to it; so some steps without are taken now and then. How often a node is accepted is counted by how
+many are likelier, of each request and of all (drafting/worth.py); where rows are dear, also by who guessed it, how
 deep and how surely, and drafts are cut to the nodes that pay. Nodes are taken in falling order of their chances, as far
 as tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays
 is drafted and verified now and then, unless drafts have cost more than they brought by a share of all the time.

@@ -2,7 +2,6 @@
 
 import pytest
 
-from forerun.drafting.losses import LOAN, SHARE, Losses
 from forerun.drafting.worth import ranked
 from forerun.types import Draft
 
@@ -24,21 +23,3 @@ def test_equally_likely_nodes_stay_in_their_order():
 def test_of_a_chain_and_of_what_nobody_said_how_likely_it_is_nothing_changes():
     assert ranked(Draft((1, 2), (-1, -1)), (1,)) == (1,)
     assert set(ranked(Draft((1, 2, 3), (-1, 0, 1), confidence=(0.9, 0.5, 0.9)), (0, 1))) == {0, 1}
-
-
-def test_after_a_trial_that_lost_another_waits_and_after_one_that_won_none_does():
-    losses = Losses()
-    losses.add(1000, [2.0], 1.0)
-    assert losses.trial(1001, again=False)
-    assert not losses.trial(1001, again=True)
-    assert losses.trial(1000 + round(1 / SHARE), again=True)
-    losses.add(1300, [1.0], 2.0)
-    assert losses.trial(1301, again=True)
-
-
-def test_a_great_loss_is_not_held_against_drafts_forever():
-    losses = Losses()
-    losses.add(1000, [2.0] * 4, 0.0)
-    assert losses.vain < LOAN
-    assert not losses.trial(1300, again=True)
-    assert losses.trial(1400, again=True)

@@ -424,6 +424,19 @@ def test_what_may_be_large_is_not_kept_until_the_next_decision():
     assert not any(context in kept for kept in note if isinstance(kept, list) for context in batch)
 
 
+def test_nodes_are_counted_from_the_likeliest():
+    """Of a tree kept level by level the third node is the second likeliest, as a smaller draft would have it."""
+    plan = planner(FLAT)
+    tree = Draft((1, 2, 3), (-1, -1, 0), confidence=(0.9, 0.1, 0.8))
+    while not any(plan.share([CONTEXT], 100)):
+        plan.observe([CONTEXT], [Draft()], [Turn((Emission(0, ""),), (0, 1, 2))], Spent(0.0, 1.0, 1))
+    plan.now = {CONTEXT.id: 3}
+    both = Turn((Emission(0, ""),) * 3, (0, 1, 2, 3, 5), 3, 2)  # of nodes 0 and 2
+    plan.observe([CONTEXT], [tree], [both], Spent(0.1, 1.0, 4))
+    plan._settle()
+    assert plan.everybody.worth[:3] == [1.0, 1.0, 0.0]
+
+
 def test_at_least_one_node():
     with pytest.raises(ConfigError, match="at least 1"):
         AutoPlanner.Options(0)
