@@ -13,7 +13,7 @@ from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
-from forerun.types import Draft, Emission, Facts, Logprob, Outcome, Output, Turn, Verdict, Work
+from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING, _NO_TURN = Draft(), Turn((), ())
 
@@ -77,40 +77,24 @@ class DraftVerifyDecoder(Decoder):
         found = self.verifier.verify(drafts, targets, rngs)
         if any(target.stuck for target in targets):
             found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
-        verdicts = dict(zip(judged, found, strict=True))
-        outcomes = [
-            Outcome(plan.work, output, plan.draft, verdicts[i]) if i in verdicts else Outcome(plan.work, output)
-            for i, (plan, output) in enumerate(zip(plans, outputs, strict=True))
-        ]
+        outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
+        for i, draft, verdict in zip(judged, drafts, found, strict=True):
+            outcomes[i] = Outcome(plans[i].work, outputs[i], draft, verdict)
+            turns[i] = _turn(seats[i], draft, verdict, outputs[i])
         self.drafter.observe([seat.context for seat in seats], outcomes)
-        for i, verdict in zip(judged, found, strict=True):
-            turns[i] = _turn(seats[i], plans[i].draft, verdict, outputs[i])
         return turns
 
 
 def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
-    pending = tuple(range(len(seat.pending)))
-    path = verdict.path
-    last = path[-1] + 1 if path else 0
-    target = Emission(verdict.token, "target", _detail(seat, output, last, verdict.token))
-    if not draft.tokens:
-        return Turn((target,), pending)
-    depth = max(draft.depths)
-    if not path:
-        return Turn((target,), pending, len(draft.tokens), depth)
-    rows = (0, *[node + 1 for node in path[:-1]])  # the row whose p each token was judged by
-    accepted = [
-        Emission(token := draft.tokens[node], draft.source_of(node), _detail(seat, output, row, token))
-        for row, node in zip(rows, path, strict=True)
-    ]
-    keep = (*pending, *[len(pending) + node for node in path])
-    return Turn((*accepted, target), keep, len(draft.tokens), depth)
-
-
-def _detail(seat: Seat, output: Output, row: int, token: int) -> Logprob | None:
-    """What was asked about a token, by the row of logits that it was judged by."""
-    count = seat.context.sampling.logprobs
-    return logprob(output.logits[row], token, count) if count is not None else None
+    path, read, asked = verdict.path, len(seat.pending), seat.context.sampling.logprobs
+    emissions = [Emission(draft.tokens[node], draft.source_of(node)) for node in path]
+    emissions.append(Emission(verdict.token, "target"))
+    if asked is not None:  # of each by the row whose p it was judged by
+        rows = [output.logits[row] for row in (0, *[node + 1 for node in path])]
+        told = zip(rows, emissions, strict=True)
+        emissions = [one._replace(logprob=logprob(row, one.token, asked)) for row, one in told]
+    keep = (*range(read), *[read + node for node in path])
+    return Turn(tuple(emissions), keep, len(draft.tokens), max(draft.depths) if draft.tokens else 0)
 
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:

@@ -42,9 +42,14 @@ class Detokenizer:
 
     def _give(self, text: str) -> str:
         piece = text[len(self._shown) :]
-        self._window = self._window[self._fixed :]
-        self._fixed, self._shown = len(self._window), self._decode(self._window)
+        self._window, self._shown = self._behind(self._window[self._fixed :])
+        self._fixed = len(self._window)
         return piece
+
+    def _behind(self, shown: list[int]) -> tuple[list[int], str]:
+        """Tokens that the next ones are decoded behind, with their text: one if it ends no character begun before."""
+        last = self._decode(shown[-1:]) if shown else ""
+        return (shown, self._decode(shown)) if not last or "\ufffd" in last else (shown[-1:], last)
 
 
 _CONTEXT = 4  # tokens of the prompt that the first window begins with

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -51,6 +51,22 @@ def threads_for(weight_bytes: int) -> int:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def team_of(threads: int) -> Any:  # noqa: ANN401 - the module's own type
+    """The threads of every model whose passes so many share: two teams would want the same cores.
+
+    A team is awake for a while behind a pass, a draft's as well. One per process, as no thread outlives a fork.
+    """
+    size = os.getpid(), threads
+    team = _TEAMS.get(size)
+    if team is None:
+        module: Any = native.load()
+        team = _TEAMS[size] = module.Team(threads)
+    return team
+
+
+_TEAMS = WeakValueDictionary[tuple[int, int], Any]()
 
 
 def supports(config: TransformerConfig, info: ModelInfo) -> bool:
@@ -250,7 +266,7 @@ class NativeTransformer(Growing):
         self.numel, self.widths = decoder.numel, tuple(decoder.widths)
         module: Any = native.load()
         self._native = module
-        self._decoder, self._team = decoder, module.Team(threads or threads_for(info.weight_bytes))
+        self._decoder, self._team = decoder, team_of(threads or threads_for(info.weight_bytes))
         self._sessions: WeakKeyDictionary[Cache, Any] = WeakKeyDictionary()
 
     def forward(self, work: Pass, cache: Cache) -> PassOutput:

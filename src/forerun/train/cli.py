@@ -43,6 +43,22 @@ def train_language_model(
     click.echo(f"model written to {folder}")
 
 
+@command.command("written")
+@click.argument("recipe")
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--data", "data_folder", type=click.Path(path_type=Path), help="Folder with the training data.")
+@click.option("--tokens", type=click.IntRange(1), default=4_000_000, show_default=True, help="That are written in all.")
+@click.option("--length", type=click.IntRange(1), default=160, show_default=True, help="Tokens of a text, at most.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Change a key, e.g. seed=2.")
+def write_texts(recipe: str, out: Path, pairs: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401
+    """Let the teacher of RECIPE write texts into the file OUT, for `--set distil.written=OUT`."""
+    from forerun.train.recipe import load
+    from forerun.train.written import train_written
+
+    count = train_written(load(recipe, dict(parse_pair(pair) for pair in pairs)), out, **values)
+    click.echo(f"{count:,} tokens written to {out}")
+
+
 @command.command("judge")
 @click.argument("model")
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, numpy
 from tokenizers import Tokenizer
 
 from forerun.errors import TrainError
+from forerun.files import write_whole
 from forerun.train import sources
 from forerun.train.sources import Document
 from forerun.train.tokenizer import END_OF_TEXT, END_OF_TURN, plain, special_id
@@ -71,8 +73,28 @@ def pack(documents: list[Document], tokenizer: Tokenizer) -> Packed:
     encoded = iter(plain(tokenizer).encode_batch([part for parts in texts for part in parts], add_special_tokens=False))
     contents = iter([token for _ in parts for token in next(encoded).ids] for parts in texts)
     pieces = [np.array(document_ids(d, contents, tokenizer), dtype=np.uint16) for d in documents]
+    return joined(pieces)
+
+
+def joined(pieces: list[np.ndarray]) -> Packed:
+    """Documents of token ids, uint16, end to end."""
     starts = np.cumsum([0, *(len(p) for p in pieces[:-1])])
     return Packed(np.concatenate(pieces), starts.astype(np.int64))
+
+
+def save(packed: Packed, path: Path) -> None:
+    content = numpy.save({"ids": packed.ids, "starts": packed.starts})
+    write_whole(path, content, "free space there, or name another file", TrainError)
+
+
+def load(path: Path) -> Packed:
+    """What `save` wrote."""
+    try:
+        held = numpy.load_file(path)
+        return Packed(held["ids"], held["starts"])
+    except (OSError, SafetensorError, KeyError) as problem:
+        message = f"no written texts can be read from {str(path)!r} ({problem}); write them with forerun train written."
+        raise TrainError(message) from problem
 
 
 def cut(text: str) -> list[str]:

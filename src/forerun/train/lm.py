@@ -20,6 +20,7 @@ from forerun.train.recipe import Recipe
 from forerun.train.report import Reporter
 
 Split = tuple[list[sources.Document], list[sources.Document]]
+WRITTEN = "written"  # the source of texts of the teacher's own
 # Parameters of glibc's mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -60,7 +61,12 @@ def prepare(chosen: Recipe, data_folder: Path, folder: Path, *, resume: bool) ->
     make_folder(folder)
     parts, words = read(chosen, data_folder, folder)
     packed = {name: data.pack(train, words) for name, (train, _) in parts.items()}
-    sampler = data.Sampler(packed, chosen.mixture, chosen.seed)
+    shares = dict(chosen.mixture)
+    if chosen.distil.written:
+        packed[WRITTEN] = data.load(Path(chosen.distil.written))
+        own = chosen.distil.written_share
+        shares = {**{name: share * (1 - own) for name, share in shares.items()}, WRITTEN: own * sum(shares.values())}
+    sampler = data.Sampler(packed, shares, chosen.seed)
     run = assemble(chosen, folder, sampler, hold(chosen, parts, words))
     run.reporter.say(f"{sum(len(p.ids) for p in packed.values()):,} training tokens in {len(packed)} sources")
     if resume:

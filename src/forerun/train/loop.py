@@ -154,14 +154,14 @@ def step(run: Run) -> float:
 def backward(run: Run, rows: torch.Tensor, share: float) -> float:
     """Gradients of one pass, weighted by its share of the step."""
     inputs, targets = rows[:, :-1], rows[:, 1:]
-    bf16 = run.recipe.optimise.bf16
+    bf16, distil = run.recipe.optimise.bf16, run.recipe.distil
     student = network.logits(run.model, inputs, bf16=bf16)
     if run.teacher is None:
         loss = losses.next_token(student, targets)
     else:
         with torch.no_grad():
             teacher = network.logits(run.teacher, inputs, bf16=bf16)
-        loss = losses.distillation(student, teacher, targets, run.recipe.distil.share)
+        loss = losses.distillation(student, teacher, targets, distil.share, distil.overlap)
     (loss * share).backward()
     return loss.item() * share
 
@@ -200,7 +200,7 @@ def acceptance(run: Run, teacher: torch.nn.Module) -> dict[str, tuple[float, flo
 
 def weighted(run: Run, by_source: dict[str, float]) -> float:
     """One figure: losses weighted as the mixture is."""
-    weights = run.sampler.weights
+    weights = run.recipe.mixture
     return sum(weights[n] * by_source[n] for n in weights) / sum(weights.values())
 
 

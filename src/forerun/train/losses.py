@@ -13,13 +13,21 @@ def next_token(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def distillation(student: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor, share: float) -> torch.Tensor:
-    """(1 - share) x cross-entropy + share x KL(p || q), both means over positions."""
+def distillation(
+    student: torch.Tensor, teacher: torch.Tensor, targets: torch.Tensor, share: float, overlap: float = 0.0
+) -> torch.Tensor:
+    """(1 - share) x cross-entropy + share x ((1 - overlap) x KL(p || q) + overlap x TV(p, q)), means over positions.
+
+    TV(p, q) = 1 - sum min(p, q) is what a draft loses; KL has a gradient where they do not overlap (2310.08461).
+    """
     log_q = log_softmax(student.flatten(0, 1).float(), dim=-1)
     log_p = log_softmax(teacher.flatten(0, 1).float(), dim=-1)
-    divergence = (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+    p = log_p.exp()
+    loss = (1 - overlap) * (p * (log_p - log_q)).sum(-1).mean()
+    if overlap:
+        loss = loss + overlap * (1 - torch.minimum(p, log_q.exp()).sum(-1).mean())
     truth = -log_q.gather(1, targets.reshape(-1, 1)).mean()
-    return (1 - share) * truth + share * divergence
+    return (1 - share) * truth + share * loss
 
 
 def agreement(student: torch.Tensor, teacher: torch.Tensor) -> tuple[float, float]:

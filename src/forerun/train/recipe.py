@@ -56,10 +56,14 @@ class Optimise:
 
 @dataclass(frozen=True)
 class Distil:
-    """Learn from a teacher's whole distribution: (1 - share) x cross-entropy + share x KL(teacher || student)."""
+    """Learn from a teacher's whole distribution; losses.distillation says how `share` and `overlap` weigh."""
 
     teacher: str = ""
     share: float = 0.9
+    overlap: float = 0.0
+    # File with texts of the teacher's own (forerun train written), and the share of the sequences that comes from it.
+    written: str = ""
+    written_share: float = 0.5
 
 
 @dataclass(frozen=True)

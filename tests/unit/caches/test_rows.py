@@ -39,6 +39,25 @@ def test_rows_nobody_wrote_are_poisoned_by_their_scale():
         assert part[:, 1].isnan().all()
 
 
+@given(
+    source=st.lists(st.integers(0, 9), max_size=7),
+    places=st.permutations(range(10)),
+    kept=st.sampled_from([None, torch.int8]),
+)
+def test_rows_move_as_if_all_were_read_before_any_is_written(source, places, kept):
+    rows, to = KVRows(KVLayout((2, 1), (8, 4), torch.float32, CPU, kept), 10), places[: len(source)]
+    generator = torch.Generator().manual_seed(0)
+    for layer, (heads, dim) in enumerate([(2, 8), (1, 4)]):
+        new = torch.randn(2, 10, heads, dim, generator=generator)
+        rows.write(layer, rows.place(range(10)), *new)
+    before = [[part.clone() for part in rows.read(layer, lambda strip: strip)] for layer in (0, 1)]
+    rows.move(source, to)
+    for layer, parts in enumerate(before):
+        for part, now in zip(parts, rows.read(layer, lambda strip: strip), strict=True):
+            part[:, to] = part[:, source]
+            assert torch.equal(part, now)
+
+
 def test_memory_of_a_token():
     layout = KVLayout((2, 1), (64, 32), torch.float32, CPU)
     assert layout.token_bytes == 2 * 4 * (2 * 64 + 32)

@@ -628,6 +628,13 @@ def test_a_thread_that_another_program_holds_up_stays_away_and_comes_back(models
     assert coming(2)
 
 
+def test_models_that_run_on_as_many_threads_share_them():
+    pair = [load_model(name, threads=2) for name in ("reference", "reference-drafter")]
+    assert pair[0]._team is pair[1]._team
+    assert pair[0]._team.size == 2
+    assert load_model("reference-drafter", threads=1)._team is not pair[0]._team
+
+
 def test_a_forked_process_is_told_to_load_its_own_model(models):
     model = models["llama", 2, "auto", "auto"]
     child = os.fork()

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -9,8 +10,10 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from forerun.errors import TrainError
-from forerun.train import cli, export, lm
+from forerun.llm import LLM
+from forerun.train import cli, data, export, lm, loop, recipe, tokenizer, written
 from forerun.train.checkpoint import FILE
+from forerun.types import Sampling
 
 STORY = "One day, a {} dog named Max saw {} cats in the park. He ran and ran until the sun went down over the hill.\n"
 RECIPE = """
@@ -121,3 +124,56 @@ def test_a_run_may_begin_with_the_weights_of_a_folder(inputs):
             data_folder=inputs / "data",
             run_folder=inputs / "three",
         )
+
+
+@pytest.fixture
+def taught(inputs):
+    """A recipe with a teacher, and a file with what that wrote."""
+    teacher = lm.train_lm(inputs / "toy.toml", data_folder=inputs / "data", run_folder=inputs / "one")
+    (inputs / "pupil.toml").write_text(
+        RECIPE + f'distil = {{ teacher = "{teacher}" }}\ntokenizer = "{teacher}"\n', encoding="utf-8"
+    )
+    where = ["--data", str(inputs / "data"), "--tokens", "600", "--length", "5"]
+    call = ["written", str(inputs / "pupil.toml"), str(inputs / "texts"), *where]
+    result = CliRunner().invoke(cli.command, call, catch_exceptions=False)
+    assert result.output.endswith(f"tokens written to {inputs / 'texts'}\n")
+    assert int(result.output.split()[-5].replace(",", "")) >= 600
+    return inputs, teacher
+
+
+def test_a_teacher_goes_on_behind_beginnings_of_its_training_texts(taught):
+    inputs, teacher = taught
+    packed, words = data.load(inputs / "texts"), tokenizer.load(teacher)
+    texts = np.split(packed.ids, packed.starts[1:])
+    assert len(texts) == len(packed.starts) > written.TOGETHER
+    assert all(text[-1] == 0 for text in texts)
+    told = STORY.format(3, 6)
+    seen = [words.decode(text.tolist(), skip_special_tokens=False) for text in texts]
+    assert any(text.startswith(told[:8]) for text in seen)
+    chats = [text for text in seen if text.startswith("<|user|>")]
+    assert chats
+    assert all("<|assistant|>" in text for text in chats)
+    llm = LLM(str(teacher), drafter="none", decoder="autoregressive")
+    greedy = Sampling(temperature=0.0, max_tokens=5)
+    for text in [text.tolist() for text in texts[:: len(written.TEMPERATURES)][:4]]:
+        cuts = range(max(1, len(text) - 6), len(text))
+        assert any(text[:at] + list(llm.generate([text[:at]], greedy)[0].tokens) in (text, text[:-1]) for at in cuts)
+
+
+def test_a_student_learns_behind_its_teachers_own_texts(taught):
+    inputs, _ = taught
+    wanted = {"distil.written": str(inputs / "texts"), "distil.written_share": 0.75}
+    chosen = recipe.load(inputs / "pupil.toml", wanted)
+    run, _ = lm.prepare(chosen, inputs / "data", inputs / "two", resume=False)
+    assert run.sampler.weights == pytest.approx({"stories": 0.125, "smalltalk": 0.125, "written": 0.75})
+    assert run.sampler.packed["written"].ids.tolist() == data.load(inputs / "texts").ids.tolist()
+    assert loop.weighted(run, {"stories": 1.0, "smalltalk": 3.0}) == 2.0  # they have no held-out part
+    loop.train(run)
+
+
+def test_texts_need_a_teacher_and_a_file(inputs, tmp_path):
+    with pytest.raises(TrainError, match=r"names no teacher to write; set distil\.teacher"):
+        written.train_written(recipe.load(inputs / "toy.toml"), tmp_path / "texts", inputs / "data", 1, 1)
+    (tmp_path / "texts").write_bytes(b"no tensors")
+    with pytest.raises(TrainError, match=r"no written texts can be read .* forerun train written"):
+        data.load(tmp_path / "texts")

@@ -20,6 +20,17 @@ def test_distillation_mixes_cross_entropy_and_forward_kl():
     torch.testing.assert_close(losses.distillation(student, teacher, targets, 0.7), expected)
 
 
+def test_overlap_is_the_share_of_total_variation_in_what_is_distilled():
+    student, teacher, targets = random_case()
+    variation = 1 - losses.agreement(student, teacher)[1]
+    for overlap in (0.25, 1.0):
+        divergence = losses.distillation(student, teacher, targets, 1.0)
+        expected = (1 - overlap) * divergence + overlap * variation
+        torch.testing.assert_close(losses.distillation(student, teacher, targets, 1.0, overlap), expected)
+    mixed = losses.distillation(student, teacher, targets, 0.7, 1.0)
+    torch.testing.assert_close(mixed, 0.3 * losses.next_token(student, targets) + 0.7 * torch.tensor(variation))
+
+
 def test_distillation_from_oneself_has_no_gradient():
     student, _, targets = random_case()
     student.requires_grad_()

@@ -611,7 +611,7 @@ NB_MODULE(_native, m) {
             return std::pair(begin, end);
         }, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Turnout>(m, "Turnout").def(nb::init<int>()).def_prop_ro("now", &Turnout::now).def("after", &Turnout::after);
-    nb::class_<Team>(m, "Team").def(nb::init<int>()).def_prop_ro("size", &Team::size).def_prop_ro("coming", &Team::coming);
+    nb::class_<Team>(m, "Team", nb::is_weak_referenceable()).def(nb::init<int>()).def_prop_ro("size", &Team::size).def_prop_ro("coming", &Team::coming);
 
     m.def("read", &read_once);
 
