@@ -71,7 +71,8 @@ def test_every_tree_runs_and_what_was_measured_is_saved(temperature, tmp_path):
         assert 0 <= case["nodes_per_step"] <= 4
         assert case["worth"] <= spread["value"]
     by_cost = cases.pop("sequoia")  # which may find that nothing pays on a busy machine
-    assert by_cost["nodes_per_step"] <= cases["static"]["nodes_per_step"]
+    last = 0.25  # nodes, over some five steps: the last draft of a text is as short as what is left of it
+    assert by_cost["nodes_per_step"] <= cases["static"]["nodes_per_step"] + last
     assert all(case["nodes_per_step"] > 0 and case["passes_per_step"] > 0 for case in cases.values())
     assert cases["static"]["lead"]["value"] == 0
     trees.show(report)
