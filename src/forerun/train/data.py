@@ -83,6 +83,7 @@ def joined(pieces: list[np.ndarray]) -> Packed:
 
 
 def save(packed: Packed, path: Path) -> None:
+    """Write a safetensors file: ids, uint16 [tokens], and starts, int64 [documents]. TrainError where it cannot be."""
     content = numpy.save({"ids": packed.ids, "starts": packed.starts})
     write_whole(path, content, "free space there, or name another file", TrainError)
 

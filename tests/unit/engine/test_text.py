@@ -151,6 +151,13 @@ def test_spaces_at_the_edge_of_words_stay(text):
     assert "".join(grown(tokenizer.decode, (), ids)) == tokenizer.decode(ids)
 
 
+def test_behind_a_token_without_text_the_one_before_it_still_counts():
+    """The text of a whole begins without its space, as with a tokenizer of words; an end of turn has no text."""
+    pieces = {0: " a", 1: "", 2: " b"}
+    detokenizer = Detokenizer(lambda tokens: "".join(pieces[token] for token in tokens).removeprefix(" "))
+    assert detokenizer.push(0, 1) + detokenizer.push(2) == "a b"
+
+
 def test_half_a_character_waits_and_is_shown_once():
     ids = _bytes("byte-level", "é!", ())
     pieces = grown(byte_level().decode, (), ids)

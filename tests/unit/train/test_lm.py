@@ -167,7 +167,7 @@ def test_a_student_learns_behind_its_teachers_own_texts(taught):
     run, _ = lm.prepare(chosen, inputs / "data", inputs / "two", resume=False)
     assert run.sampler.weights == pytest.approx({"stories": 0.125, "smalltalk": 0.125, "written": 0.75})
     assert run.sampler.packed["written"].ids.tolist() == data.load(inputs / "texts").ids.tolist()
-    assert loop.weighted(run, {"stories": 1.0, "smalltalk": 3.0}) == 2.0  # they have no held-out part
+    assert loop.weighted(run, {"stories": 1.0, "smalltalk": 3.0}) == 2.0  # what a teacher writes has no held-out part
     loop.train(run)
 
 

@@ -153,7 +153,7 @@ private:
     static constexpr int PATIENCE = 4096;
     static constexpr uint64_t COMING = 0xffff;
     static constexpr std::chrono::milliseconds LOOK{50};
-    static constexpr std::chrono::microseconds LINGER{1500};  // behind a run and PATIENCE: to be woken takes 40
+    static constexpr std::chrono::microseconds LINGER{1500};  // behind a run and PATIENCE, while a draft is made: to be woken takes 40
     void serve(int id);
 
     // Until `done`, which asks an atomic that is changed before `wake`: at first without sleeping.
