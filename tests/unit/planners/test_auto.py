@@ -173,7 +173,7 @@ def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.losses.add(plan.steps, [1.0], tokens)
+        plan.losses.add(plan.steps, [1.0], tokens, requests=1)
         solvent.append(plan.losses.bearable(plan.steps))
     assert all(solvent[:130])
     assert not any(solvent[145:])
