@@ -17,7 +17,7 @@ class Losses:
     def __init__(self) -> None:
         self.vain = 0.0  # steps
         self.later = 0.0  # the step from which the latest loss is a small share of the time
-        self.size = 0  # requests with which all that was won, half to twice as many
+        self.size = 0  # requests with which that was won, or half to twice as many
 
     def bearable(self, steps: int) -> bool:
         """Whether drafts may go on as they are."""
@@ -32,7 +32,7 @@ class Losses:
 
         What few requests won is not for many to lose, whose steps take longer and whose drafts may never pay.
         """
-        if not self.size <= 2 * requests <= 4 * self.size:
+        if not self.size / 2 <= requests <= 2 * self.size:
             self.size, self.vain = requests, max(self.vain, 0.0)
         lost = sum(min(cost, HELD) for cost in costs) - tokens
         self.vain = max(self.vain + lost, -SAVED)

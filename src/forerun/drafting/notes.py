@@ -49,24 +49,27 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
     or twice, would seem dearer beside steps without than they are.
     """
     steps = defaultdict[tuple[int, int, int, bool, bool], list[Note]](list)
-    sizes = defaultdict[tuple[int, bool], list[Note]](list)
+    sizes = defaultdict[tuple[int, bool], list[Seen]](list)
     for note in notes:
         longest = max([note.shares.get(number, 0) for number in note.made], default=0)
         if note.settled and (note.timed or longest):
             steps[note.requests, len(note.made), longest, any(note.shares.values()), note.timed].append(note)
-            sizes[note.rows.bit_length(), note.rows > note.requests].append(note)
+            one = Seen(note.rows, note.running, note.rows > note.requests)
+            sizes[one.size].append(one)
     for (requests, drafting, longest, asked, timed), alike in steps.items():
         seconds, around = typical([one.drafting for one in alike]), typical([one.around for one in alike])
         if longest and timed:
             toll.drafted(requests, drafting, longest, seconds, around, len(alike))
         elif not asked:
             toll.rested(requests, seconds + around, len(alike))
-    seen = list[Seen]()
-    for (_, drafts), alike in sizes.items():
-        rows = round(sum(one.rows for one in alike) / len(alike))
-        pace = typical([one.running / passes.costs.of(one.rows) for one in alike])  # over what was measured
-        seen.append(Seen(rows, pace * passes.costs.of(rows), drafts, len(alike)))
-    passes.learn(*seen)
+    passes.learn(*[_together(some, passes) for some in sizes.values()])
+
+
+def _together(seen: Sequence[Seen], passes: Passes) -> Seen:
+    """Passes of one size as if all were of as many rows."""
+    rows = round(sum(one.rows for one in seen) / len(seen))
+    factor = typical([one.seconds / passes.costs.of(one.rows) for one in seen])
+    return Seen(rows, factor * passes.costs.of(rows), seen[0].drafts, len(seen))
 
 
 def costs(notes: Sequence[Note], toll: Toll, passes: Passes) -> list[float]:

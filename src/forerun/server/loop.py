@@ -214,14 +214,15 @@ class EngineLoop:
     def _deliver(self) -> None:
         """Hand out what is there, and look again in a while where there was something."""
         self._woken, began = False, thread_time()
-        if self._look is not None:
-            self._look.cancel()
         fresh: dict[Ticket, News] = {}
         while self._news:
             ticket, index, event = self._news.popleft()
             fresh.setdefault(ticket, []).append((index, event))
-        most = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
-        self._look = self._home.call_later(_LATEST, self._again, self._home.time() + most) if fresh else None
+        if fresh:  # else the next look stays: what the bell was rung for may be handed out before it is heard
+            if self._look is not None:
+                self._look.cancel()
+            most = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
+            self._look = self._home.call_later(_LATEST, self._again, self._home.time() + most)
         for ticket, news in fresh.items():
             if not ticket.gone:
                 ticket.hear(news)

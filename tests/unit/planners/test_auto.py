@@ -204,6 +204,16 @@ def test_short_steps_are_thought_about_more_seldom():
     assert 0 < 2 * len(flat[0]) < len(flat[1])
 
 
+@pytest.mark.parametrize(("other", "held"), [(3, True), (5, False)])
+def test_a_node_more_or_less_of_each_request_is_no_reason_to_think_again_soon(other, held):
+    plan, nodes = planner(Costs((1, 64), (1e-3, 1.1e-3))), cycle([2, other])
+    play(plan, [always] * 4, 60, drafting=1e-5)
+    best = plan._best
+    plan._best = lambda batch, room: best(batch, room) and [next(nodes)] * len(batch)
+    thought, _ = decisions(plan, [always] * 4, 200, drafting=1e-5)
+    assert (len(thought) <= 12) is held
+
+
 def test_most_requests_that_go_on_go_on_as_they_were():
     """Of many, one ends and another comes every few steps: not everybody is weighed anew each time."""
     plan = planner(FLAT)

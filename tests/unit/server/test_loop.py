@@ -10,8 +10,8 @@ import pytest
 from forerun import LLM
 from forerun.errors import RequestError
 from forerun.models.toy import ToyModel
-from forerun.server.loop import Ask, Bell, EngineLoop
-from forerun.types import Sampling
+from forerun.server.loop import Ask, Bell, EngineLoop, Ticket
+from forerun.types import Event, Sampling
 
 SAMPLING = Sampling(max_tokens=8, seed=1)
 
@@ -107,6 +107,22 @@ def test_a_step_is_heard_of_while_the_next_pass_runs(llm):
 
     drive(llm, work)
     assert waited == [True] * 8
+
+
+def test_a_bell_that_is_heard_too_late_takes_no_look_away(llm):
+    """What it was rung for was handed out by the look before, and no pass rings for what comes next."""
+
+    async def main():
+        loop, ticket = EngineLoop(llm.engine, lambda *news: None), Ticket([Ask([0], SAMPLING)])
+        loop._home, loop._tickets[7] = asyncio.get_running_loop(), (ticket, 0)
+        for text in "ab":
+            loop._tell([Event(7, (), text)])
+            if text == "a":
+                loop._deliver(), loop._deliver()
+            [(_, event)] = await asyncio.wait_for(ticket.read(), 30)
+            assert event.text == text
+
+    asyncio.run(main())
 
 
 class Busy(list):
