@@ -17,7 +17,6 @@ class Losses:
     def __init__(self) -> None:
         self.vain = 0.0  # steps
         self.later = 0.0  # the step from which the latest loss is a small share of the time
-        self.size = 0  # requests with which that was won, or half to twice as many
 
     def bearable(self, steps: int) -> bool:
         """Whether drafts may go on as they are."""
@@ -27,13 +26,8 @@ class Losses:
         """Whether more may be tried than pays; `again`: right after another trial, so that a loss is waited for."""
         return (self.bearable(steps) and steps >= self.later) or (self.vain <= SHARE * steps and not again)
 
-    def add(self, steps: int, costs: Sequence[float], tokens: float, requests: int) -> None:
-        """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request.
-
-        What few requests won is not for many to lose, whose steps take longer and whose drafts may never pay.
-        """
-        if not self.size / 2 <= requests <= 2 * self.size:
-            self.size, self.vain = requests, max(self.vain, 0.0)
+    def add(self, steps: int, costs: Sequence[float], tokens: float) -> None:
+        """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
         lost = sum(min(cost, HELD) for cost in costs) - tokens
         self.vain = max(self.vain + lost, -SAVED)
         self.later = steps + min(lost / SHARE, LONGEST)

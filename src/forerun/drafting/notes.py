@@ -43,33 +43,22 @@ def light(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
-    """Steps that should have taken the same time are learnt from together; so are passes of about as many rows.
-
-    One that was held up counts for more among few than among many: drafts of many lengths, each of which was made once
-    or twice, would seem dearer beside steps without than they are.
-    """
-    steps = defaultdict[tuple[int, int, int, bool, bool], list[Note]](list)
-    sizes = defaultdict[tuple[int, bool], list[Seen]](list)
+    """Steps that should have taken the same time are learnt from together."""
+    alike = defaultdict[tuple[int, int, int, int, bool, bool], list[Note]](list)
     for note in notes:
         longest = max([note.shares.get(number, 0) for number in note.made], default=0)
         if note.settled and (note.timed or longest):
-            steps[note.requests, len(note.made), longest, any(note.shares.values()), note.timed].append(note)
-            one = Seen(note.rows, note.running, note.rows > note.requests)
-            sizes[one.size].append(one)
-    for (requests, drafting, longest, asked, timed), alike in steps.items():
-        seconds, around = typical([one.drafting for one in alike]), typical([one.around for one in alike])
+            asked = any(note.shares.values())
+            alike[note.requests, len(note.made), longest, note.rows, asked, note.timed].append(note)
+    seen = list[Seen]()
+    for (requests, drafting, longest, rows, asked, timed), steps in alike.items():
+        seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
+        seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
         if longest and timed:
-            toll.drafted(requests, drafting, longest, seconds, around, len(alike))
+            toll.drafted(requests, drafting, longest, seconds, around, len(steps))
         elif not asked:
-            toll.rested(requests, seconds + around, len(alike))
-    passes.learn(*[_together(some, passes) for some in sizes.values()])
-
-
-def _together(seen: Sequence[Seen], passes: Passes) -> Seen:
-    """Passes of one size as if all were of as many rows."""
-    rows = round(sum(one.rows for one in seen) / len(seen))
-    factor = typical([one.seconds / passes.costs.of(one.rows) for one in seen])
-    return Seen(rows, factor * passes.costs.of(rows), seen[0].drafts, len(seen))
+            toll.rested(requests, seconds + around, len(steps))
+    passes.learn(*seen)
 
 
 def costs(notes: Sequence[Note], toll: Toll, passes: Passes) -> list[float]:

@@ -42,11 +42,6 @@ class Seen(NamedTuple):
     drafts: bool
     steps: int = 1
 
-    @property
-    def size(self) -> tuple[int, bool]:
-        """What is counted apart: about how many rows, and whether with drafts."""
-        return self.rows.bit_length(), self.drafts
-
 
 class Passes:
     """Seconds of passes; `costs` is asked when the first is weighed."""
@@ -116,9 +111,10 @@ class Passes:
 
     def _pace(self, one: Seen) -> Pace:
         """Of passes of this size."""
-        if one.size not in self.paces:
-            self.paces[one.size] = Pace(one.rows, self._factor(one.rows))
-        return self.paces[one.size]
+        size = one.rows.bit_length(), one.drafts
+        if size not in self.paces:
+            self.paces[size] = Pace(one.rows, self._factor(one.rows))
+        return self.paces[size]
 
     def _believe(self, one: Seen, pace: Pace, among: float) -> None:
         """These are one of so many passes."""

@@ -46,6 +46,7 @@ LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is lo
 EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
 SLACK, EASE = 0.1, 0.08  # of each, less with one request, and shared by more: one's luck says little
+ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
 
@@ -159,7 +160,7 @@ class AutoPlanner(Planner):
             self.bare = max(self.bare, self.steps + self.rest + BARE)
         else:
             most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafting else YOUNG
-            longer = 2 * self.rest if changed <= len(batch) else self.rest // 2
+            longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
             self.rest = max(min(longer, most), begun) if drafting else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
         if self.everybody.drafts and self.losses.trial(self.steps, again=tried):
@@ -280,7 +281,7 @@ class AutoPlanner(Planner):
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
-            self.losses.add(self.steps, costs(drafted, self.toll, self.passes), accepted, drafted[-1].requests)
+            self.losses.add(self.steps, costs(drafted, self.toll, self.passes), accepted)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

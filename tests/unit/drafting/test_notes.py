@@ -40,16 +40,6 @@ def test_steps_that_are_not_as_a_rule_change_no_price(other):
     assert among.line(2) == alone.line(2)
 
 
-def test_passes_of_as_many_rows_count_alike_whatever_the_lengths_of_their_drafts():
-    """Two of eight are held up, with drafts and without; apart, those whose lengths came once would be a rule."""
-    longer = [DRAFTED._replace(drafts=[Draft.chain([0] * 4)] * 2, rows=10)] * 6
-    held_up = [
-        DRAFTED._replace(drafts=[Draft.chain([0] * nodes)] * 2, rows=2 + 2 * nodes, running=4.5) for nodes in (3, 5)
-    ]
-    _, passes = learnt(*[PLAIN] * 6, *[PLAIN._replace(running=3.0)] * 2, *longer, *held_up)
-    assert passes.of(10) / passes.of(2) == pytest.approx(1.5, rel=0.02)
-
-
 def test_a_prompt_that_is_read_is_no_price_of_drafts():
     toll, passes = learnt(PLAIN, DRAFTED)
     reading = DRAFTED._replace(rows=60, around=30.0)

@@ -173,7 +173,7 @@ def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.losses.add(plan.steps, [1.0], tokens, requests=1)
+        plan.losses.add(plan.steps, [1.0], tokens)
         solvent.append(plan.losses.bearable(plan.steps))
     assert all(solvent[:130])
     assert not any(solvent[145:])
@@ -202,16 +202,6 @@ def test_short_steps_are_thought_about_more_seldom():
     assert 0 < 2 * count(3e-4, never) < count(1.0, never)
     flat = [decisions(planner(Costs((1, 64), (s, 1.1 * s))), [always], 1000)[0] for s in (3e-4, 1.0)]
     assert 0 < 2 * len(flat[0]) < len(flat[1])
-
-
-@pytest.mark.parametrize(("other", "held"), [(3, True), (5, False)])
-def test_a_node_more_or_less_of_each_request_is_no_reason_to_think_again_soon(other, held):
-    plan, nodes = planner(Costs((1, 64), (1e-3, 1.1e-3))), cycle([2, other])
-    play(plan, [always] * 4, 60, drafting=1e-5)
-    best = plan._best
-    plan._best = lambda batch, room: best(batch, room) and [next(nodes)] * len(batch)
-    thought, _ = decisions(plan, [always] * 4, 200, drafting=1e-5)
-    assert (len(thought) <= 12) is held
 
 
 def test_most_requests_that_go_on_go_on_as_they_were():

@@ -113,7 +113,7 @@ def test_a_bell_that_is_heard_too_late_takes_no_look_away(llm):
     """What it was rung for was handed out by the look before, and no pass rings for what comes next."""
 
     async def main():
-        loop, ticket = EngineLoop(llm.engine, lambda *news: None), Ticket([Ask([0], SAMPLING)])
+        loop, ticket = EngineLoop(llm.engine, lambda *_: None), Ticket([Ask([0], SAMPLING)])
         loop._home, loop._tickets[7] = asyncio.get_running_loop(), (ticket, 0)
         for text in "ab":
             loop._tell([Event(7, (), text)])
