@@ -33,7 +33,7 @@ YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there
 STEADY, STILL = 16, 0.1  # each time, while what pays is the same, until so many, or as many as take so many seconds,
 REST, MUTE = 64, 0.5  # or where nothing is drafted,
 NOTED = 16  # of whose steps about so many are noted
-FEWER = 0.75  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
+FEWER = 0.5  # of the requests with which nothing paid, at most, are a reason to look again: one more may come at once
 PATIENCE = 16  # steps between trials of a request that has drafts
 TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so many of a decision's steps, at least two;
 RUN = 4  # steps where nothing is drafted: the first reads what was written meanwhile, the others say what drafts cost
@@ -150,7 +150,7 @@ class AutoPlanner(Planner):
         before, self.cutting = self.shares, False
         if self.wasted:
             self.rest = self.mute  # they may be for long, as nothing is learnt of what is not verified
-        elif self.losses.bearable(self.steps):
+        elif self.losses.bearable(self.steps, len(batch)):
             self.shares = dict(zip(nothing, self._best(batch, room), strict=True))
         else:
             self.shares = nothing
@@ -163,7 +163,7 @@ class AutoPlanner(Planner):
             longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
             self.rest = max(min(longer, most), begun) if drafting else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
-        if self.everybody.drafts and self.losses.trial(self.steps, again=tried):
+        if self.everybody.drafts and self.losses.trial(self.steps, len(batch), again=tried):
             return self._tried(batch, room)
         return self.shares
 
@@ -281,7 +281,7 @@ class AutoPlanner(Planner):
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
-            self.losses.add(self.steps, costs(drafted, self.toll, self.passes), accepted)
+            self.losses.add(self.steps, drafted[-1].requests, costs(drafted, self.toll, self.passes), accepted)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

@@ -5,17 +5,17 @@ from forerun.drafting.losses import LOAN, SHARE, Losses
 
 def test_after_a_trial_that_lost_another_waits_and_after_one_that_won_none_does():
     losses = Losses()
-    losses.add(1000, [2.0], 1.0)
-    assert losses.trial(1001, again=False)
-    assert not losses.trial(1001, again=True)
-    assert losses.trial(1000 + round(1 / SHARE), again=True)
-    losses.add(1300, [1.0], 2.0)
-    assert losses.trial(1301, again=True)
+    losses.add(1000, 1, [2.0], 1.0)
+    assert losses.trial(1001, 1, again=False)
+    assert not losses.trial(1001, 1, again=True)
+    assert losses.trial(1000 + round(1 / SHARE), 1, again=True)
+    losses.add(1300, 1, [1.0], 2.0)
+    assert losses.trial(1301, 1, again=True)
 
 
 def test_a_great_loss_is_not_held_against_drafts_forever():
     losses = Losses()
-    losses.add(1000, [2.0] * 4, 0.0)
+    losses.add(1000, 1, [2.0] * 4, 0.0)
     assert losses.vain < LOAN
-    assert not losses.trial(1300, again=True)
-    assert losses.trial(1400, again=True)
+    assert not losses.trial(1300, 1, again=True)
+    assert losses.trial(1400, 1, again=True)

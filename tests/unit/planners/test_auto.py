@@ -173,8 +173,8 @@ def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.losses.add(plan.steps, [1.0], tokens)
-        solvent.append(plan.losses.bearable(plan.steps))
+        plan.losses.add(plan.steps, 1, [1.0], tokens)
+        solvent.append(plan.losses.bearable(plan.steps, 1))
     assert all(solvent[:130])
     assert not any(solvent[145:])
 
@@ -445,8 +445,8 @@ def test_at_least_one_node():
 def test_a_trial_asks_a_few_of_many_requests():
     """All of them would learn hardly more about each other, at four times the cost."""
     plan = planner(STEEP)
-    history = play(plan, [never] * 16, 1000)
-    trials = [shares for shares in history[-800:] if any(shares)]
+    history = play(plan, [never] * 16, 3000)
+    trials = [shares for shares in history[-2800:] if any(shares)]
     assert trials
     assert {sum(shares) for shares in trials} <= {1, 2, 3, 4}
 

@@ -83,15 +83,15 @@ def test_while_nothing_was_ever_drafted_it_asks_and_does_not_think_again():
     assert thought["decisions"] == 2  # there is a further request
 
 
-def test_while_nothing_pays_it_rests_unless_there_are_fewer_requests():
+def test_while_nothing_pays_it_rests_unless_half_the_requests_are_gone():
     plan, thought = made()
     for _ in range(30):
         last = step(plan, CONTEXTS[:3], WRONG)
     assert last == [0, 0, 0]
     plan.again, before = plan.steps + 10, thought["decisions"]
     fresh = [replace(context, id=9) for context in CONTEXTS[:1]]
-    for batch in (CONTEXTS[:3], CONTEXTS[:2] + fresh, CONTEXTS[:4]):
+    for batch in (CONTEXTS[:3], CONTEXTS[:2] + fresh, CONTEXTS[:4], CONTEXTS[:2]):
         assert plan.share(batch, 100) == [0] * len(batch)
     assert thought["decisions"] == before
-    plan.share(CONTEXTS[:2], 100)
+    plan.share(CONTEXTS[:1], 100)
     assert thought["decisions"] == before + 1
