@@ -31,7 +31,9 @@ class Losses:
     def add(self, steps: int, requests: int, costs: Sequence[float], tokens: float) -> None:
         """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
         lost = sum(min(cost, HELD) for cost in costs) - tokens
-        self.vain = max(self.vain + lost, -SAVED / _less(requests) ** 2)  # what few won, whose steps are short, is little
+        self.vain = max(
+            self.vain + lost, -SAVED / _less(requests) ** 2
+        )  # what few won, whose steps are short, is little
         self.later = steps + min(lost / SHARE, LONGEST) * _less(requests)
 
 
