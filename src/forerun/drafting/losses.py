@@ -25,18 +25,17 @@ class Losses:
 
     def trial(self, steps: int, requests: int, *, again: bool) -> bool:
         """Whether more may be tried than pays; `again`: right after another trial, so that a loss is waited for."""
-        bearable = self.bearable(steps, requests) and steps >= self.later
-        return bearable or (self.vain <= SHARE * steps / _less(requests) and not again)
+        due = self.bearable(steps, requests) and steps >= self.later
+        return due or (self.vain <= SHARE * steps / _less(requests) and not again)
 
     def add(self, steps: int, requests: int, costs: Sequence[float], tokens: float) -> None:
         """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
         lost = sum(min(cost, HELD) for cost in costs) - tokens
-        self.vain = max(
-            self.vain + lost, -SAVED / _less(requests) ** 2
-        )  # what few won, whose steps are short, is little
+        saved = SAVED / _less(requests) ** 2  # squared: the steps that few have won are shorter as well
+        self.vain = max(self.vain + lost, -saved)
         self.later = steps + min(lost / SHARE, LONGEST) * _less(requests)
 
 
 def _less(requests: int) -> float:
-    """By what loans are divided."""
+    """By what loans are divided, and waits multiplied."""
     return max(requests / FEW, 1.0)

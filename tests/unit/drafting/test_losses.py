@@ -26,8 +26,11 @@ def test_many_requests_lend_less_and_spend_little_of_what_few_have_won():
     losses.vain = LOAN / 2
     assert losses.bearable(0, 4)
     assert not losses.bearable(0, 16)
-    losses.add(1000, 16, [2.0], 1.0)
-    assert not losses.trial(1999, 16, again=True)
+    poor = Losses()
+    poor.add(1000, 16, [2.0], 1.0)
+    assert poor.bearable(1999, 16)
+    assert not poor.trial(1999, 16, again=True)
+    assert poor.trial(2000, 16, again=True)
     rich = Losses()
     rich.add(1000, 1, [0.0] * 100, 100.0)
     rich.add(1001, 16, [1.0], 1.0)

@@ -1,9 +1,8 @@
 """The planner `auto` where clients come and go: a closed loop on made-up times, beside plain decoding on the same ones.
 
-A client asks anew some milliseconds after its answer; most answers are of one length, so that several end at once. The
-machine is slower for a while now and then, and a step is held up now and then; both in the same places for all
-planners, so that these are told apart to some thousandths. Times are about those of the bundled pair on two cores of a
-Xeon, in milliseconds.
+A client asks anew some milliseconds after its answer; most answers are of one length, so that several end at once. Now
+and then a step is held up, and the machine is slower for a while, at the same times for all planners, so that these are
+told apart to some thousandths. Times are in milliseconds, about those of the bundled pair on two cores of a Xeon.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from forerun.types import Context, Costs, Draft, Emission, Facts, Sampling, Turn
 ANSWER, PROMPT = 64, 30  # tokens
 ALONE = 3  # requests, one after the other, before all clients come: what one request wins is not to be lost by many
 READING = 1.0  # of the pass, and as much beside it, for a prompt
+TELLING = 0.02  # for what the event loop does with a token
 CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
@@ -86,16 +86,16 @@ class Loop:
         drafts = [Draft.chain([0] * min(share, c.left - 1)) for share, c in zip(shares, self.running, strict=True)]
         drafting = [i for i, draft in enumerate(drafts) if draft]
         if drafting:
-            made = self.planner.cut([batch[i] for i in drafting], [drafts[i] for i in drafting])
-            for i, draft in zip(drafting, made, strict=True):
+            kept = self.planner.cut([batch[i] for i in drafting], [drafts[i] for i in drafting])
+            for i, draft in zip(drafting, kept, strict=True):
                 drafts[i] = draft
-        spent = self._spent(drafting, drafts)
+        made, running, around, rows = self._spent(drafting, drafts)
         turns = [self._turn(client, draft) for client, draft in zip(self.running, drafts, strict=True)]
         if self.planner:
-            self.planner.observe(batch, drafts, turns, Spent(*(1e-3 * one for one in spent[:2]), *spent[2:]))
+            self.planner.observe(batch, drafts, turns, Spent(1e-3 * made, 1e-3 * running, rows, 1e-3 * around))
         written = sum(len(turn.emissions) for turn in turns)
         self.tokens += written
-        self.clock += sum(spent[:2]) + 1e3 * spent[3] + 0.02 * self.speed * written
+        self.clock += made + running + around + TELLING * self.speed * written
         ended = [client for client in self.running if client.left < 1]
         self.running = [client for client in self.running if client.left > 0]
         for _ in ended:
@@ -103,7 +103,7 @@ class Loop:
             self.coming.append(self.clock + self.rests[self.done])
 
     def _spent(self, drafting, drafts):
-        """Milliseconds of drafting and of the pass; its rows; seconds of all else."""
+        """What drafting, the pass and all else took, and the rows of the pass."""
         many, new = len(drafts), sum(client.new for client in self.running)
         longest, rows = max(map(len, drafts)), many + sum(map(len, drafts))
         made = around = 0.0
@@ -117,7 +117,7 @@ class Loop:
         held_up = self.luck.exponential(1.5) if self.luck.random() < 0.04 else 0.0
         slow = [self.speed * self.luck.lognormal(0, 0.08) for _ in range(3)]
         running = slow[1] * (a_pass(many, rows) + READING * new) + held_up
-        return slow[0] * made, running, rows + (PROMPT - 1) * new, 1e-3 * slow[2] * around
+        return slow[0] * made, running, slow[2] * around, rows + (PROMPT - 1) * new
 
     def _turn(self, client, draft):
         accepted = 0
