@@ -213,7 +213,8 @@ class EngineLoop:
 
     def _deliver(self) -> None:
         """Hand out what is there, and look again in a while where there was something."""
-        self._woken, began = False, thread_time()
+        # Before the news goes: what is told meanwhile sets its own pace.
+        self._woken, self._pace, began = False, _LEISURE, thread_time()
         fresh: dict[Ticket, News] = {}
         while self._news:
             ticket, index, event = self._news.popleft()

@@ -288,13 +288,18 @@ def burning(*_):
 
 @pytest.mark.parametrize(
     "case",
-    [(True, 0.0, lambda *_: None, 31, 0.0), (False, 0.0, lambda *_: None, 1, 0.05), (True, 0.02, burning, 1, 0.02)],
+    [
+        ("_woken", True, 0.0, lambda *_: None, 31, 0.0),
+        ("_woken", False, 0.0, lambda *_: None, 1, 0.05),
+        ("_woken", True, 0.02, burning, 1, 0.02),
+        ("_news", True, 0.02, burning, 1, 0.04),  # each a look's, the first text's too: no bell finds anything
+    ],
 )
 def test_deliveries_are_as_many_as_somebody_waits_for_and_they_may_take(llm, monkeypatch, case):
     """One per step for whoever reads parts, few where that takes long or the end alone is waited for; all comes."""
-    eager, slowest, observe, least, between = case
+    awaited, eager, slowest, observe, least, between = case
     monkeypatch.setattr("forerun.server.loop._SLOWEST", slowest)
-    calls, sampling = [], Sampling(max_tokens=60, seed=1)
+    calls, sampling = [], Sampling(max_tokens=60 if awaited == "_woken" else 30, seed=1)
     expected = llm.generate(["a"], sampling)[0]  # which also takes what a first request takes besides
     step = llm.engine.step
 
@@ -303,7 +308,8 @@ def test_deliveries_are_as_many_as_somebody_waits_for_and_they_may_take(llm, mon
 
         def slowly():  # what was told is delivered before the next step, however busy the machine is
             time.sleep(0.005)
-            while loop._woken:
+            until = time.perf_counter() + 0.2
+            while getattr(loop, awaited) and time.perf_counter() < until:
                 time.sleep(0.001)
             return step()
 
@@ -311,6 +317,9 @@ def test_deliveries_are_as_many_as_somebody_waits_for_and_they_may_take(llm, mon
         deliver = loop._deliver
         monkeypatch.setattr(loop, "_deliver", lambda: calls.append(0) or deliver())
         loop.start()
+        # Looks follow each other from here on.
+        await written(await loop.submit([Ask([0], Sampling(max_tokens=4))], eager=eager))
+        calls.clear()
         began = time.perf_counter()
         found = await written(await loop.submit([Ask([0], sampling)], eager=eager))
         seconds = time.perf_counter() - began
