@@ -323,7 +323,7 @@ class EngineLoop:
     def _wake(self) -> None:
         """Have the event loop hand out the news, if there is any."""
         if self._news and not self._woken:
-            self._woken, self._woke, self._pace = True, perf_counter(), _LEISURE
+            self._woken, self._woke = True, perf_counter()
             self._bell.ring()
 
     def _end(self, sentence: str) -> None:
