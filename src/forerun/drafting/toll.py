@@ -18,7 +18,7 @@ HELD_UP = 1.5  # times as long as expected, at most, may a step have taken: one 
 SURE = 8  # and so many that took as long on average were not all held up
 RAN_FREE = 0.67  # times as long: what was expected is doubted, for nothing makes a step shorter than it is
 DOUBT = 0.5  # what older steps count for then
-COLD = 6  # drafts that take longer than later ones may, as nobody made one before: of these, only shorter ones count
+COLD = 6  # steps that take longer than later ones may, as nobody took one before: of these, only shorter ones count
 ALIKE = 0.5  # steps that the opinion weighs that a draft costs as much as one level more of it
 
 
@@ -59,6 +59,7 @@ class Toll:
 
     def __init__(self) -> None:
         self.idle = dict[int, float]()
+        self.rests = defaultdict[int, int](int)  # how many of them were seen
         self.lines = defaultdict[int, Line](Line)
 
     @property
@@ -89,7 +90,13 @@ class Toll:
         """So many steps without drafts."""
         size = requests.bit_length()
         before = self.idle.get(size, seconds)
-        self.idle[size] = before + (1 - MEMORY**steps) * (min(seconds, HELD_UP ** min(steps, SURE) * before) - before)
+        self.rests[size] += steps
+        warm = self.rests[size] - COLD
+        news = min(seconds, HELD_UP ** min(steps, SURE) * before) - before
+        if warm > 0:
+            self.idle[size] = before + max(1 - MEMORY**steps, min(steps / warm, 1.0)) * news
+        else:
+            self.idle[size] = before + min(news, 0.0)
 
     def drafted(
         self, requests: int, drafting: int, longest: int, seconds: float, around: float, steps: int = 1

@@ -206,3 +206,8 @@ def ranked(draft: Draft, path: Collection[int]) -> Collection[int]:
         return path
     chances = reach(draft, draft.confidence)
     return {sum((-chance, i) < (-chances[node], node) for i, chance in enumerate(chances)) for node in path}
+
+
+def likeliest(worth: Sequence[float], count: int) -> list[int]:
+    """So many nodes; of equal ones the first."""
+    return sorted(range(len(worth)), key=lambda node: -worth[node])[:count]

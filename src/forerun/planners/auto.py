@@ -24,7 +24,7 @@ from forerun.drafting.losses import Losses
 from forerun.drafting.notes import Note, costs, learn_times, light
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
-from forerun.drafting.worth import Fate, Record, Trusts, path_of, ranked, reach
+from forerun.drafting.worth import Fate, Record, Trusts, likeliest, path_of, ranked, reach
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent
 from forerun.types import Context, Draft, Facts, Setup, Turn
@@ -41,7 +41,8 @@ ASKED = 4  # of so many requests, then: more would cost more and say little more
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
-STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer
+STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer;
+LONG = 8  # more where they are not thought to bring so much less: there they cost little, and decide
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
@@ -140,7 +141,8 @@ class AutoPlanner(Planner):
             self.shares = nothing
         drafting = any(self.shares.values())
         if drafting and self.everybody.drafts and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
-            self._hold(STREAK if self.passes.warm(len(batch)) else COLD + 1)
+            close = min((SURE - self.gain) / (SURE - 1), 1.0)
+            self._hold(max(STREAK, int(LONG * close)) if self.passes.warm(len(batch)) else COLD + 1)
             self.pause = min(2 * self.pause, RARE)
             self.bare = self.steps + self.pause
             return nothing
@@ -259,7 +261,7 @@ class AutoPlanner(Planner):
             taken[i].append(node)
         for i, context in enumerate(batch):
             least = max(self.lesson, TRIED if context.id in self.trying else 0)
-            taken[i] = sorted(taken[i] if len(taken[i]) >= least else _likeliest(worths[i], least))
+            taken[i] = sorted(taken[i] if len(taken[i]) >= least else likeliest(worths[i], least))
         return [draft.only(nodes) for draft, nodes in zip(drafts, taken, strict=True)]
 
     # after the pass
@@ -302,8 +304,3 @@ class AutoPlanner(Planner):
         for number, some in fates.items():
             records[number].learn(some, self.steps)
         return accepted
-
-
-def _likeliest(worth: Sequence[float], count: int) -> list[int]:
-    """So many nodes; of equal ones the first."""
-    return sorted(range(len(worth)), key=lambda node: -worth[node])[:count]

@@ -1,7 +1,7 @@
 """The planner `auto` on made-up costs and outcomes: it finds what pays, gives up what does not, and tries again."""
 
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, groupby
 from statistics import median
 
 import pytest
@@ -272,6 +272,14 @@ def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay_a_little():
     much = play(planner(FLAT), [always], 600)
     assert [step for step, shares in enumerate(much) if shares == [0]][:5] == [0, 8, 9, 10, 11]
     assert much[12:].count([0]) <= 6
+
+
+@pytest.mark.parametrize(("two_rows", "steps"), [(1.1, 3), (1.6, 3), (1.75, 4), (1.8, 5)])
+def test_a_look_at_steps_without_drafts_is_longer_where_little_is_at_stake(two_rows, steps):
+    """One node is accepted every time, so that a step brings 2 / two_rows of what one without drafts brings."""
+    history = play(planner(Costs((1, 2, 64), (1.0, two_rows, 100.0))), [lambda nodes: min(nodes, 1)], 600)
+    looks = [len(list(some)) for drafted, some in groupby(map(any, history[20:])) if not drafted]
+    assert set(looks) == {steps}
 
 
 def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
