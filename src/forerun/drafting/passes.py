@@ -20,7 +20,7 @@ from forerun.drafting.worth import MEMORY
 from forerun.types import Costs
 
 KNOWN = 8  # passes of a size after which others move with it,
-STALE = 8  # if they were not seen for as many
+STALE = 8  # if they were not seen for as many; one without drafts then says as much as so many that follow on others
 COLD = 3  # passes of a size that take longer than later ones may: of these, only shorter ones count
 
 
@@ -119,6 +119,8 @@ class Passes:
     def _believe(self, one: Seen, pace: Pace, among: float) -> None:
         """These are one of so many passes."""
         before, known, share = self._factor(one.rows), pace.factor, 1 - MEMORY**one.steps
+        if among >= STALE and not one.drafts:
+            share = 1 - (1 - share) ** STALE
         pace.seen += one.steps
         warm = pace.seen - COLD
         pace.rows += max(share, one.steps / pace.seen) * (one.rows - pace.rows)

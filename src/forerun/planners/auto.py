@@ -108,7 +108,7 @@ class AutoPlanner(Planner):
             self.trying.clear()
         new = len(ids) - sum(number in self.now for number in ids)
         if new or len(ids) < len(self.now):
-            if len(ids) - new < FEWER * max(len(ids), len(self.now)):
+            if min(len(ids), len(self.now)) < FEWER * max(len(ids), len(self.now)):
                 return False
             usual = sum(self.shares.values()) // len(self.shares)
             self.shares = {number: self.shares.get(number, usual if usual >= self.least else 0) for number in ids}

@@ -110,6 +110,17 @@ def test_two_sizes_that_become_slower_do_not_make_a_third_slower_twice():
     assert passes.of(16) == pytest.approx(1.4 * CURVE.of(16), rel=0.05)
 
 
+def test_a_few_passes_without_drafts_mend_what_those_with_drafts_made_of_them():
+    """They move with those while they are not seen, which became slower for a reason that was theirs alone."""
+    passes = Passes(lambda: CURVE)
+    passes.learn(*[Seen(1, CURVE.of(1), drafts=False)] * 30, *[Seen(4, CURVE.of(4), drafts=True)] * 30)
+    for _ in range(200):
+        passes.learn(Seen(4, 1.4 * CURVE.of(4), drafts=True))
+    assert passes.of(1) > 1.25 * CURVE.of(1)
+    passes.learn(Seen(1, CURVE.of(1), drafts=False, steps=6))
+    assert passes.of(1) == pytest.approx(CURVE.of(1), rel=0.1)
+
+
 def test_no_pass_is_thought_to_take_longer_than_one_of_more_rows():
     """A size that is seen while requests come and go is seen at busy moments, and drafts would seem to save time."""
     passes = Passes(lambda: CURVE)

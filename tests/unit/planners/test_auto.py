@@ -294,6 +294,17 @@ def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
     assert plan.passes.of(1) == pytest.approx(1.0, rel=0.25)
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_who_comes_in_place_of_others_gets_what_these_had(size):
+    plan = planner(FLAT)
+    before = play(plan, [always] * size, 40)[-1]
+    again = plan.again = plan.steps + 10
+    assert play(plan, [never] * size, 9, begin=50) == [[sum(before) // size] * size] * 9
+    assert plan.again == again  # there was no other decision
+    play(plan, [never] * (2 * size + 1), 1, begin=90)
+    assert plan.again != again
+
+
 def test_the_beginnings_of_texts_are_not_taken_for_the_rest():
     """Short texts of which the beginning is easily guessed, and most of which is not."""
     plan, late = planner(Costs((1, 64), (1.0, 12.0))), list[int]()
