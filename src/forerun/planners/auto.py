@@ -42,7 +42,7 @@ FIRST = 0.5  # of what the first drafts took is what later ones are thought to t
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer;
-LONG = 8  # more where they are not thought to bring so much less: there they cost little, and decide
+LONG = 16  # more where they are not thought to bring so much less, but one of BARE: they cost little, and decide
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
 START = 1.1  # and of those that begin, which have to read what was written meanwhile;
@@ -141,8 +141,8 @@ class AutoPlanner(Planner):
             self.shares = nothing
         drafting = any(self.shares.values())
         if drafting and self.everybody.drafts and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
-            close = min((SURE - self.gain) / (SURE - 1), 1.0)
-            self._hold(max(STREAK, int(LONG * close)) if self.passes.warm(len(batch)) else COLD + 1)
+            look = int(LONG * min((SURE - self.gain) / (SURE - 1), 1.0))
+            self._hold(max(STREAK, min(look, self.pause // BARE)) if self.passes.warm(len(batch)) else COLD + 1)
             self.pause = min(2 * self.pause, RARE)
             self.bare = self.steps + self.pause
             return nothing
