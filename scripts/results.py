@@ -10,7 +10,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
-BEGIN, END = "<!-- table: speed -->", "<!-- /table -->"
+SHOWN = "speed-350m"  # the report whose table is in README.md
+BEGIN, END = f"<!-- table: {SHOWN} -->", "<!-- /table -->"
 
 HEAD = """# Results
 
@@ -588,10 +589,10 @@ def origin(report: Report) -> str:
 
 
 def readme(text: str) -> str:
-    """README.md with the table of docs/results/speed.json between its marks."""
+    """README.md with the table of one report between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    file = RESULTS / "speed.json"
+    file = RESULTS / f"{SHOWN}.json"
     if not file.exists():
         return text
     report = json.loads(file.read_text(encoding="utf-8"))
