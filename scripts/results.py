@@ -20,6 +20,7 @@ it names. Speed-up is the median of ratios of paired runs (the same prompt, the 
 them in brackets; tokens per step count the bonus token, so plain decoding is 1.00. A report whose JSON is dated before
 06:48 UTC of 22 November 2026 ran with older defaults: add `--verifier rejection --planner fixed` to its command. One
 dated before 19:00 UTC of 24 November drafted chains where it names no tree: spell `draft-model:tree=chain` there.
+Before 12:20 UTC of 29 November `1 threads` are those of torch: it has one beside compiled passes, whatever these had.
 """
 
 Report = dict[str, Any]

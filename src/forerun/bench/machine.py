@@ -12,6 +12,7 @@ import torch
 import forerun
 from forerun.engine.profiles import cpu_name
 from forerun.models.contract import ModelInfo
+from forerun.models.native import widest
 
 
 def facts(info: ModelInfo | None = None) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def facts(info: ModelInfo | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": max(torch.get_num_threads(), widest()),  # beside compiled passes torch has one
         "load_average": round(os.getloadavg()[0], 2),
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -66,6 +66,11 @@ def team_of(threads: int) -> Any:  # noqa: ANN401 - the module's own type
     return team
 
 
+def widest() -> int:
+    """How many threads share the widest compiled passes of this process; 0: there are none."""
+    return max((threads for process, threads in _TEAMS if process == os.getpid()), default=0)
+
+
 _TEAMS = WeakValueDictionary[tuple[int, int], Any]()
 
 
