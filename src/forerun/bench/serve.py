@@ -28,6 +28,7 @@ from forerun.bench import machine, traces, workloads
 from forerun.bench.figures import Spread
 from forerun.bench.load import Answer, Body, closed, figures, opened
 from forerun.bench.paper import paper, png, sheet
+from forerun.config import Config
 from forerun.errors import ConfigError, ForerunError
 from forerun.llm import LLM
 from forerun.types import Sampling
@@ -200,13 +201,14 @@ def _asking(url: str) -> Target:
 
 
 def _library(config: Mapping[str, Any]) -> Target:
-    """LLM in this process, for closed loops."""
-    kept: dict[int, LLM] = {}
+    """LLM in this process, for closed loops; as many requests at a time as clients, but no more than a server's."""
+    kept, most = dict[int, LLM](), int(config.get("max_requests", Config().max_requests))
 
     async def target(bodies: Sequence[Body], clients: int, _: Sequence[float]) -> list[Answer]:
-        if clients not in kept:
-            kept[clients] = LLM(**{**config, "max_requests": clients})
-        return _written(kept[clients], bodies)
+        running = min(clients, most)
+        if running not in kept:
+            kept[running] = LLM(**{**config, "max_requests": running})
+        return _written(kept[running], bodies)
 
     return target
 

@@ -94,6 +94,15 @@ def test_servers_take_turns_and_are_compared(tmp_path):
     assert plot(found).startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("asked", "slots"), [({}, [1, 8]), ({"max_requests": 2}, [1, 2])])
+def test_the_library_runs_no_more_at_a_time_than_the_server(monkeypatch, asked, slots):
+    opened = []
+    monkeypatch.setattr("forerun.bench.serve.LLM", lambda **own: opened.append(own["max_requests"]) or LLM(**own))
+    config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none", **asked}
+    run(Order(concurrency=(1, 9), requests=9, against=("library",)), config, {"max_tokens": 2})
+    assert opened == slots
+
+
 def test_a_trace_is_asked_at_its_moments():
     config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
     found = run(Order(requests=3, rate=(40.0,), trace="mixed"), config, {"temperature": 0.0})
