@@ -137,13 +137,13 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     setup = masks.vocabulary(order.tokenizer)
     plain, notes = open_plain(config, order.inflate)
     texts, sampled = write(order, plain, config, sampling), sample(order, config)
-    threads = torch.get_num_threads()
+    facts = machine.facts(plain.model.info)
     torch.set_num_threads(1)
     found: dict[str, Any] = {
         "title": f"Schemas and grammars over {order.tokenizer} ({setup.vocab} tokens)",
         "benchmark": "schema",
         **machine.circumstances(),
-        "machine": {**machine.facts(), "threads": threads},
+        "machine": facts,
         "model": model_facts(plain, order.inflate),
         "sets": {
             part: covered.measure(rows, setup).figures()
