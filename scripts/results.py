@@ -591,12 +591,11 @@ def origin(report: Report) -> str:
 
 def readme(text: str) -> str:
     """README.md with the table of one report between its marks."""
+    if text.count(BEGIN) != 1:
+        raise SystemExit(f"README.md has no place for a table; put {BEGIN} and {END} there, once.")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    file = RESULTS / f"{SHOWN}.json"
-    if not file.exists():
-        return text
-    report = json.loads(file.read_text(encoding="utf-8"))
+    report = json.loads((RESULTS / f"{SHOWN}.json").read_text(encoding="utf-8"))
     table = grid(SPEED, speed_rows(report, "all"))
     return f"{before}{BEGIN}\n{origin(report)}\n\n{table}{END}{after}"
 

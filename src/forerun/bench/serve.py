@@ -202,7 +202,7 @@ def _asking(url: str) -> Target:
 
 def _library(config: Mapping[str, Any]) -> Target:
     """LLM in this process, for closed loops; as many requests at a time as clients, but no more than a server's."""
-    kept, most = dict[int, LLM](), int(config.get("max_requests", Config().max_requests))
+    kept, most = dict[int, LLM](), int(config.get("max_requests", Config.max_requests))
 
     async def target(bodies: Sequence[Body], clients: int, _: Sequence[float]) -> list[Answer]:
         running = min(clients, most)
