@@ -8,6 +8,7 @@ Does not: keep the order of the lines; keep two processes from writing the same 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, time
@@ -137,7 +138,7 @@ class Ledger:
     """The output file: what it holds, and lines that are added to it, each whole or, after a kill, repaired."""
 
     def __init__(self, path: Path) -> None:
-        self.done: set[str] = set()  # custom_ids, and ids of lines that have none
+        self.path, self.done = path, set[str]()  # custom_ids, and ids of lines that have none
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)
@@ -145,8 +146,8 @@ class Ledger:
             raise ConfigError(f"cannot write {str(path)!r} ({problem.strerror}); choose another file.") from problem
         self._synced = perf_counter()
 
-    def repair(self, path: Path) -> None:
-        """Read what is there; cut off a last line that a kill has torn."""
+    def repair(self) -> None:
+        """Read what is there; cut off a last line that a kill or a full disk has torn."""
         self._file.seek(0)
         lines, whole = self._file.read().splitlines(keepends=True), 0
         for number, line in enumerate(lines, 1):
@@ -155,22 +156,34 @@ class Ledger:
                 self.done.add(row["custom_id"] if row["custom_id"] is not None else row["id"])
             except (ValueError, LookupError, TypeError):
                 if number < len(lines):
-                    message = f"line {number} of {str(path)!r} is no answer of a batch"
+                    message = f"line {number} of {str(self.path)!r} is no answer of a batch"
                     raise ConfigError(f"{message}; name another file, or remove the line.") from None
                 self._file.truncate(whole)
             whole += len(line)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line more."""
-        self._file.write(json.dumps(row).encode() + b"\n")
-        if perf_counter() - self._synced > SYNC:
-            os.fsync(self._file.fileno())
-            self._synced = perf_counter()
+        line = json.dumps(row).encode() + b"\n"
+        with self._kept():
+            while line:  # of which a disk that is nearly full takes a part
+                line = line[self._file.write(line) :]
+            if perf_counter() - self._synced > SYNC:
+                os.fsync(self._file.fileno())
+                self._synced = perf_counter()
 
     def close(self) -> None:
         """Everything is on the disk after this."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._file, self._kept():
+            os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """ForerunError where the disk takes no more."""
+        try:
+            yield
+        except OSError as problem:
+            remedy = "make room and run the same again, which goes on where this ended"
+            raise ForerunError(f"cannot write {str(self.path)!r} ({problem.strerror}); {remedy}.") from problem
 
 
 @dataclass
@@ -323,7 +336,7 @@ def run(source: Path, out: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """The whole batch; how many lines were completed, failed and skipped."""
     total, ledger = count_lines(source), Ledger(out)
     try:
-        ledger.repair(out)
+        ledger.repair()
         llm, began = LLM(**{**OWN, **config}), perf_counter()
         with source.open("rb") as lines, Progress(console=Console(stderr=True)) as bar:
             task = bar.add_task("batch", total=total)

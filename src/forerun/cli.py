@@ -4,6 +4,7 @@ Does not: hold a default of its own.
 """
 
 import dataclasses
+import errno
 import json
 import re
 import sys
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from forerun.llm import LLM, Result
 
 Command = Callable[..., Any]
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 
 # A name, then options up to the last one that has a value, then the text.
 _NAMED = re.compile(r"([\w-]+(?::\w+=[\w.]+(?:,\w+=[\w.]+)*)?)(?:=(.*))?", re.DOTALL)
@@ -308,3 +311,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
         sys.exit(141)
+    except OSError as problem:
+        if problem.errno not in FULL:
+            raise
+        click.echo(
+            f"forerun: nothing more can be written ({problem.strerror}); make room there and run the same again.",
+            err=True,
+        )
+        sys.exit(2)

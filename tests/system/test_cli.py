@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -223,6 +224,14 @@ def test_every_command_explains_itself(command):
     found = CliRunner().invoke(program, command)
     assert found.exit_code == 0
     assert "Usage:" in found.output
+
+
+def test_a_full_disk_ends_in_one_sentence():
+    command = [sys.executable, "-c", "from forerun.cli import main; main()", "methods"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert found.returncode == 2
+    assert re.fullmatch(r"forerun: nothing more .* \(No space left on device\); make room .*\.\n", found.stderr)
 
 
 def test_an_interrupt_ends_in_one_sentence(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from forerun import batch
 from forerun.batch import Ledger, run
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ForerunError
 
 MODEL = {"model": "toy:0:5", "drafter": "none", "planner": "fixed", "max_requests": 2}
 GOOD = [{"prompt": [i % 5, 1, 2], "max_tokens": 4 + i % 3, "seed": i, "n": 1 + i % 2} for i in range(9)]
@@ -51,6 +51,19 @@ def test_every_line_is_answered_as_the_endpoint_would(source):
     assert [c["finish_reason"] for c in body["choices"]] == ["length", "length"]
     assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
     assert found["tokens"] == sum(row["response"]["body"]["usage"]["completion_tokens"] for row in rows(out))
+
+
+def test_a_full_disk_ends_in_one_sentence_and_the_run_goes_on_later(source, disk_of):
+    given, out = source([line(f"r{i}", body) for i, body in enumerate(GOOD)])
+    with disk_of(1000), pytest.raises(ForerunError, match=r"^cannot write '.*out.jsonl' \(File too large\); make room"):
+        run(given, out, MODEL)
+    assert len(out.read_bytes()) == 1000  # the last line is torn
+    found = run(given, out, MODEL)
+    assert 0 < found["skipped"] == 9 - found["completed"]
+    whole = told(out)
+    out.unlink()
+    run(given, out, MODEL)
+    assert told(out) == whole
 
 
 def test_a_conversation_is_answered(source):

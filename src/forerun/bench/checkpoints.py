@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from forerun.bench.roofline import dimensions
+from forerun.errors import ForerunError
 from forerun.models.assemble import specs
 from forerun.models.families.llama import adapt
 from forerun.models.recipe import Settings
@@ -30,10 +32,12 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
     if not folder.is_dir():
         unfinished = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
         try:
+            unfinished.mkdir(parents=True)
             make(unfinished)
             unfinished.rename(folder)
+        except (OSError, SafetensorError) as problem:
+            raise ForerunError(f"cannot write {str(folder)!r} ({problem}); make room, or name another.") from problem
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return folder
@@ -49,7 +53,7 @@ def write(shape: str, folder: Path) -> None:
     config = settings(shape)
     save_file(_weights(config), folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", config)
-    _tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(_tokenizer(config["vocab_size"]).to_str(), encoding="utf-8")
     names = dict(zip(("unk_token", "bos_token", "eos_token"), SPECIAL, strict=True))
     _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
     _write_json(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})

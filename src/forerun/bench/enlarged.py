@@ -20,13 +20,12 @@ from forerun.bench.speedup import inflation_note, parameters
 from forerun.errors import ConfigError
 from forerun.models.assemble import specs
 from forerun.models.families.llama import adapt
-from forerun.models.inflate import layers_for, width_for
+from forerun.models.inflate import SILENT, layers_for, width_for
 from forerun.models.load import companion_of, folder_of
 from forerun.models.recipe import Settings
 from forerun.weights.load import Checkpoint, read_json
 
 COPIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-SILENT = ("o_proj.weight", "down_proj.weight")  # what an added layer would say
 _SCALE = 0.02  # standard deviation of the other added weights
 
 

@@ -17,6 +17,7 @@ from forerun.models.recipe import TransformerConfig
 
 DEPTHS = ((700_000_000, 24), (3_000_000_000, 32), (float("inf"), 48))  # parameters up to, layers
 LEAST = 8  # added layers, where the model is as deep as real ones already
+SILENT = ("o_proj.weight", "down_proj.weight")  # of a layer that adds nothing where these are zero
 BLOCK = 1 << 20  # random numbers that are drawn; larger weights repeat them, for their cost is all that counts
 
 

@@ -31,7 +31,7 @@ def batch(source: str | Path, out: str | Path, *, replicas: int = 1, **config: A
     total, began, ledger = count_lines(Path(source)), perf_counter(), Ledger(Path(out))
     counts = Counter(completed=0, failed=0, skipped=0, tokens=0)
     try:
-        ledger.repair(Path(out))
+        ledger.repair()
         left = list(_left(Path(source), ledger, counts))
         if left:
             with connected():

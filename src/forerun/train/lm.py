@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from forerun.errors import TrainError
+from forerun.models.inflate import SILENT
 from forerun.train import checkpoint, data, loop, network, recipe, sources, tokenizer
 from forerun.train.export import export
 from forerun.train.recipe import Recipe
@@ -122,13 +123,16 @@ def assemble(chosen: Recipe, folder: Path, sampler: data.Sampler, held: dict[str
 
 
 def begin(chosen: Recipe, device: torch.device) -> torch.nn.Module:
-    """A model to train: fresh, or with the weights of the folder that the recipe names."""
+    """A model to train: fresh, or with the weights of the folder that the recipe names.
+
+    Layers that the folder lacks begin as ones that change nothing (2401.02415).
+    """
     model: torch.nn.Module = network.make(chosen.model, chosen.vocab_size, device)
     if chosen.init:
-        weights = load_folder(Path(chosen.init), device).state_dict()
-        wrong = [
-            name for name, own in model.state_dict().items() if name not in weights or weights[name].shape != own.shape
-        ]
+        weights, own = load_folder(Path(chosen.init), device).state_dict(), model.state_dict()
+        fresh = {name: part for name, part in own.items() if name not in weights and ".layers." in name}
+        weights |= {name: torch.zeros_like(part) if name.endswith(SILENT) else part for name, part in fresh.items()}
+        wrong = [name for name in own | weights if name not in own or own[name].shape != weights[name].shape]
         if wrong:
             message = (
                 f"{chosen.init!r} does not have the recipe's shape: {wrong[0]} differs; set model.* to that folder's."

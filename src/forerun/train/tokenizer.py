@@ -80,7 +80,7 @@ def load(folder: Path) -> Tokenizer:
 def write(tokenizer: Tokenizer, folder: Path, context: int) -> None:
     """tokenizer.json and tokenizer_config.json, as transformers' AutoTokenizer reads them."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,

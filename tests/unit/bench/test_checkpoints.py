@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from forerun import LLM, Sampling
-from forerun.bench.checkpoints import checkpoint, once
+from forerun.bench.checkpoints import checkpoint, once, write
+from forerun.errors import ForerunError
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,18 @@ def test_it_is_made_once_and_whole(tmp_path):
 def test_a_failure_leaves_nothing(tmp_path):
     def make(folder):
         (folder / "file").write_text("x")
-        raise OSError
+        raise RuntimeError
 
-    with pytest.raises(OSError):  # noqa: PT011 - the one raised above
+    with pytest.raises(RuntimeError):
         once(tmp_path / "a", make)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, disk_of):
+    with disk_of(100_000), pytest.raises(ForerunError, match=r"^cannot write '.*a' \(.*large.*\); make room"):
+        once(tmp_path / "a", lambda folder: write("1M", folder))
+    with disk_of(3_000_000), pytest.raises(ForerunError, match=r"^cannot write '.*a' \(.*large.*\); make room"):
+        once(tmp_path / "a", lambda folder: (folder / "file").write_bytes(bytes(4_000_000)))
     assert not list(tmp_path.iterdir())
 
 

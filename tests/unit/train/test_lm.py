@@ -92,6 +92,17 @@ def test_failed_export_leaves_the_old_folder(inputs, monkeypatch):
     assert not list(inputs.glob("*.part"))
 
 
+@pytest.mark.parametrize("room", [500, 20_000])  # for the tokenizer, and for the weights
+def test_a_full_disk_leaves_the_old_folder(inputs, disk_of, room):
+    out = inputs / "model"
+    lm.train_lm(inputs / "toy.toml", data_folder=inputs / "data", run_folder=inputs / "run", out=out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with disk_of(room), pytest.raises(TrainError, match=r"^cannot (export|write) .* \(File too large\); free space"):
+        lm.export_run(inputs / "toy.toml", inputs / "run", out)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    assert not list(inputs.glob("*.part"))
+
+
 def test_teacher_without_config_is_said(inputs):
     with pytest.raises(TrainError, match="train that model first"):
         lm.train_lm(
@@ -124,6 +135,22 @@ def test_a_run_may_begin_with_the_weights_of_a_folder(inputs):
             data_folder=inputs / "data",
             run_folder=inputs / "three",
         )
+
+
+def test_layers_that_the_first_weights_lack_change_nothing_at_first(inputs):
+    first = lm.train_lm(inputs / "toy.toml", {}, data_folder=inputs / "data", run_folder=inputs / "one")
+    small = lm.load_folder(first, torch.device("cpu"))
+    more = {"init": str(first), "model.num_layers": small.config.num_hidden_layers + 2}
+    grown = lm.begin(recipe.load(inputs / "toy.toml", more), torch.device("cpu"))
+    tokens = torch.arange(5, 25)[None]
+    assert torch.equal(grown(tokens).logits, small(tokens).logits)
+    grown(tokens).logits.square().sum().backward()
+    last = grown.model.layers[-1]
+    assert last.self_attn.o_proj.weight.grad.any()  # and it can learn
+    assert last.mlp.down_proj.weight.grad.any()
+    grown.save_pretrained(inputs / "grown")
+    with pytest.raises(TrainError, match=r"does not have the recipe's shape"):  # no layer is left out
+        lm.begin(recipe.load(inputs / "toy.toml", {"init": str(inputs / "grown")}), torch.device("cpu"))
 
 
 @pytest.fixture
