@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from forerun.build import build_engine, load_target
 from forerun.config import Config
+from forerun.engine.desk import Desk
 from forerun.engine.engine import Engine
 from forerun.engine.stats import RequestStats
 from forerun.errors import RequestError
@@ -97,7 +98,8 @@ class LLM:
     `LLM("folder", drafter="ngram", width=4)`: keywords are fields of Config; others are options of the drafter.
     `LLM(config="forerun.toml")`: a file of such fields, as `forerun tune` writes it; keywords go before it.
     `monitors`: functions of the text so far, which requests name in `Constraint("monitors", name)`.
-    Does not: download anything. Not thread-safe.
+    Threads may ask it at once, and streams may be read by turns: their requests run together.
+    Does not: download anything.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class LLM:
         self.model = load_target(self.config) if model is None or isinstance(model, str) else model
         self.tokenizer = tokenizer or Tokenizer.from_folder(self.config.model)
         self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options, monitors)
+        self._desk = Desk(self.engine)
         self.monitors = monitors
 
     def generate(
@@ -150,13 +153,13 @@ class LLM:
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))
                 while len(results) < len(many):
-                    for event in self.engine.step():
-                        done = collectors[event.request].add(event) if event.request in collectors else None
+                    for event in self._desk.hear(collectors):
+                        done = collectors[event.request].add(event)
                         if done is not None:
                             results[event.request] = done
                             bar.advance(task)
         finally:
-            self._drop(collectors.keys() - results.keys())
+            self._desk.leave(collectors.keys() - results.keys())
         return [results[number] for number in collectors]
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = "") -> Iterator[Event]:
@@ -165,13 +168,12 @@ class LLM:
         done = False
         try:
             while not done:
-                for event in self.engine.step():
-                    if event.request == number:
-                        done = event.finish_reason is not None
-                        yield event
+                for event in self._desk.hear((number,)):
+                    done = event.finish_reason is not None
+                    yield event
         finally:
             if not done:
-                self._drop({number})
+                self._desk.leave((number,))
 
     def chat(self, messages: Messages, sampling: Sampling | None = None) -> Result:
         """The model's answer to a conversation, by the chat template of the model's folder."""
@@ -190,16 +192,10 @@ class LLM:
     def _add(self, prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
         tokens = self.encode(prompt)
         expected = self.tokenizer.encode_within(prediction) if isinstance(prediction, str) else prediction
-        number = self.engine.add(tokens, sampling, prediction=expected)
-        seed = self.engine.requests[number].sampling.seed  # a fresh one where none was given
+        request = self._desk.add(tokens, sampling, prediction=expected)
+        seed = request.sampling.seed  # a fresh one where none was given
         caveats = self.engine.caveat, None if sampling.greedy else self.engine.seed_caveat
-        return number, _Collector(tuple(tokens), seed or 0, perf_counter(), *caveats)
-
-    def _drop(self, numbers: set[int]) -> None:
-        for number in numbers:
-            self.engine.abort(number)
-        while numbers and not numbers.isdisjoint(self.engine.requests):
-            self.engine.step()
+        return request.id, _Collector(tuple(tokens), seed or 0, perf_counter(), *caveats)
 
 
 def _sample(sampling: Sampling, sample: int) -> Sampling:

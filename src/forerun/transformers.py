@@ -16,6 +16,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from forerun.build import build_engine
 from forerun.config import Config
+from forerun.engine.desk import Desk
 from forerun.errors import ConfigError, ForerunError, RequestError
 from forerun.models.contract import ModelInfo
 from forerun.models.hf import adopt
@@ -79,6 +80,7 @@ class Generate:
         self.model, adopted = model, adopt(model, info)
         config, options = Config.parse(**{"device": weight.device.type, **keywords, "model": adopted.info.name})
         self.engine = build_engine(config, adopted, Ids(adopted.info.vocab_size), options)
+        self._desk = Desk(self.engine)
 
     def __call__(
         self,
@@ -108,19 +110,21 @@ class Generate:
     def _write(self, prompts: Sequence[list[int]], asks: Sequence[Sampling]) -> list[list[int]]:
         """What follows each prompt."""
         texts: dict[int, list[int]] = {}
+        running = set[int]()
         try:
             for prompt, sampling in zip(prompts, asks, strict=True):
-                texts[self.engine.add(prompt, sampling)] = []
-            while self.engine.busy:
-                for event in self.engine.step():
+                number = self._desk.add(prompt, sampling).id
+                texts[number] = []
+                running.add(number)
+            while running:
+                for event in self._desk.hear(running):
                     if event.error is not None:
                         raise ForerunError(event.error)
                     texts[event.request] += [emission.token for emission in event.emissions]
+                    if event.finish_reason is not None:
+                        running.remove(event.request)
         finally:
-            for number in list(self.engine.requests):
-                self.engine.abort(number)
-            while self.engine.busy:
-                self.engine.step()
+            self._desk.leave(running)
         return list(texts.values())
 
 

@@ -1,5 +1,7 @@
 """`model.generate(custom_generate=...)` writes what `model.generate` does, on the very model it is called on."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers
@@ -64,6 +66,13 @@ def test_greedy_tokens_are_the_model_s(model, generate, options):
     if options.get("return_dict_in_generate"):
         theirs, ours = theirs.sequences, ours.sequences
     assert torch.equal(theirs, ours)
+
+
+def test_threads_may_ask_one_model(model, generate):
+    alone = [model.generate(row[None], **GREEDY) for row in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        asks = [threads.submit(model.generate, row[None], **GREEDY, custom_generate=generate) for row in PROMPTS]
+        assert all(torch.equal(one.result(60), other) for one, other in zip(asks, alone, strict=True))
 
 
 def test_drafts_come_true(model, generate):
