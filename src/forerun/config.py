@@ -9,7 +9,7 @@ Does not: read configuration from file names or the environment.
 import math
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ def choose(registry: Registry, spelled: str, extra: Mapping[str, Any] | None = N
         values[key.strip()] = _read(text.strip(), hints[key.strip()], f"{subject}: option {key.strip()!r}")
     for key, value in (extra or {}).items():
         if key not in hints:
-            raise ConfigError(unknown(subject, "option", key, hints))
+            every = {*hints, *(f.name for f in fields(Config))}
+            raise ConfigError(unknown(f"an engine with {subject}", "option", key, every))
         values[key] = value
     return Choice(registry.family, name.strip(), member, member.Options(**values))
 
@@ -217,6 +218,32 @@ _RANGES: dict[str, tuple[float, float]] = {
     "seed": (-(2**63), 2**64 - 1),
 }
 _POSITIVE = ("top_p", "typical_p")  # zero would forbid every token
+SEVERAL = ("bad_words", "allowed_tokens", "stop", "stop_token_ids")  # of which one alone may be given, or a list
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever somebody gave
+    """Numbers and arrays of numpy and of PyTorch as Python's own; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _settled(value: Any) -> Any:  # noqa: ANN401
+    value = plain(value)
+    return tuple(map(_settled, value)) if isinstance(value, (list, tuple)) else value
+
+
+def settle(sampling: Sampling) -> None:
+    """Make plain numbers and tuples of what was given for the fields, which may be a list, an array or one text."""
+    for name, given in [*vars(sampling).items()]:
+        value = plain(given)
+        if name in SEVERAL and value not in (None, ()):
+            value = (value,) if isinstance(value, (str, int)) else value
+            if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+                raise RequestError(f"{name} is {given!r:.60}; give a list.")
+            value = tuple(map(_settled, value))
+        elif name == "logit_bias" and isinstance(value, Mapping):
+            value = {plain(token): plain(bias) for token, bias in value.items()}
+        if value is not given:
+            object.__setattr__(sampling, name, value)
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -233,11 +260,13 @@ def check_sampling(sampling: Sampling) -> None:
             raise RequestError(f"{f.name} is {value!r}; give {kind} from {low} to {high}.")
     if any(not isinstance(s, str) or not s for s in sampling.stop):
         raise RequestError("a stop string is empty or not text; give texts of at least one character.")
-    if any(not word for word in sampling.bad_words):
-        raise RequestError("a bad word has no tokens; give at least one token id per word.")
+    if any(not isinstance(word, tuple) or not word for word in sampling.bad_words):
+        raise RequestError("a bad word has no tokens; give at least one token id per word, as a list of lists.")
     wish = sampling.constraint
     if wish is not None and not (isinstance(wish, Constraint) and {type(wish.name), type(wish.text)} == {str}):
         raise RequestError(f"constraint is {wish!r:.60}; give a Constraint of a name and a text.")
+    if not isinstance(sampling.logit_bias, Mapping):
+        raise RequestError(f"logit_bias is {sampling.logit_bias!r:.60}; give a dictionary from token ids to numbers.")
     biases = sampling.logit_bias.values()
     if any(isinstance(b, bool) or not isinstance(b, (int, float)) or math.isnan(b) or b == math.inf for b in biases):
         raise RequestError("a logit bias is not a number below infinity; use -inf to forbid a token.")

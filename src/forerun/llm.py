@@ -1,14 +1,15 @@
 """LLM(...).generate / .stream / .chat: the library face."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from rich.progress import Progress
 
 from forerun.build import build_engine, load_target
-from forerun.config import Config
+from forerun.config import Config, plain
 from forerun.engine.desk import Desk
 from forerun.engine.engine import Engine
 from forerun.engine.stats import RequestStats
@@ -104,16 +105,17 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Model | None = None,
+        model: str | PathLike[str] | Model | None = None,
         tokenizer: Tokenizer | None = None,
         *,
         monitors: Mapping[str, Monitor] | None = None,
         **keywords: Any,  # noqa: ANN401
     ) -> None:
+        given = model if isinstance(model, Model) else None
         if model is not None:
-            keywords["model"] = model if isinstance(model, str) else model.info.name
+            keywords["model"] = given.info.name if given is not None else str(model)
         self.config, options = Config.parse(**keywords)
-        self.model = load_target(self.config) if model is None or isinstance(model, str) else model
+        self.model = load_target(self.config) if given is None else given
         self.tokenizer = tokenizer or Tokenizer.from_folder(self.config.model)
         self.engine: Engine = build_engine(self.config, self.model, self.tokenizer, options, monitors)
         self._desk = Desk(self.engine)
@@ -121,7 +123,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | Iterable[Prompt],
         sampling: Sampling | Sequence[Sampling] | None = None,
         n: int = 1,
         *,
@@ -140,9 +142,10 @@ class LLM:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise RequestError(f"n is {n!r}; give a whole number of at least 1.")
         listed = _as_list(prompts)
-        each = list(sampling) if isinstance(sampling, Sequence) else [sampling or Sampling()] * len(listed)
+        each = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(listed)
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts have {len(each)} samplings; give one for all, or one for each.")
+        each = [_sampling(one) for one in each]
         many = [(prompt, _sample(one, i)) for prompt, one in zip(listed, each, strict=True) for i in range(n)]
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}
@@ -164,7 +167,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = "") -> Iterator[Event]:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
-        number, _ = self._add(prompt, sampling or Sampling(), prediction)
+        number, _ = self._add(prompt, _sampling(sampling), prediction)
         done = False
         try:
             while not done:
@@ -187,11 +190,12 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
-        return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else list(prompt)
+        return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else _ids(prompt, "a prompt")
 
     def _add(self, prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
         tokens = self.encode(prompt)
-        expected = self.tokenizer.encode_within(prediction) if isinstance(prediction, str) else prediction
+        within = self.tokenizer.encode_within
+        expected = within(prediction) if isinstance(prediction, str) else _ids(prediction, "the prediction")
         request = self._desk.add(tokens, sampling, prediction=expected)
         seed = request.sampling.seed  # a fresh one where none was given
         caveats = self.engine.caveat, None if sampling.greedy else self.engine.seed_caveat
@@ -203,11 +207,29 @@ def _sample(sampling: Sampling, sample: int) -> Sampling:
     return sampling if sampling.seed is None else replace(sampling, seed=sample_seed(sampling.seed, sample))
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _sampling(given: Sampling | None) -> Sampling:
+    if given is not None and not isinstance(given, Sampling):
+        raise RequestError(f"sampling is {given!r:.60}; give a Sampling.")
+    return given or Sampling()
+
+
+def _as_list(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+    """One text or one row of token ids alone, or many of either."""
     if isinstance(prompts, str):
         return [prompts]
-    many = list(prompts)
+    many = list(_each(prompts, "prompts"))
     if not many:
         raise RequestError("there are no prompts; give at least one.")
-    tokens = [p for p in many if isinstance(p, int)]
-    return [tokens] if tokens else [p for p in many if not isinstance(p, int)]
+    return [cast("Prompt", many)] if isinstance(plain(many[0]), int) else many
+
+
+def _ids(given: Iterable[int], what: str) -> list[int]:
+    """Token ids as they come, from a list, an array or a tensor."""
+    return [token if type(token) is int else plain(token) for token in _each(given, what)]
+
+
+def _each(given: Any, what: str) -> Iterable[Any]:  # noqa: ANN401
+    found = plain(given)
+    if not isinstance(found, Iterable) or isinstance(found, (bytes, Mapping)):
+        raise RequestError(f"{what} is {given!r:.60}; give a text, token ids, or a list of either.")
+    return found

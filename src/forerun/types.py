@@ -723,8 +723,9 @@ class Sampling:
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, which are then read without a prefix cache
 
     def __post_init__(self) -> None:
-        from forerun.config import check_sampling  # the limits and their sentences live with the other parsing
+        from forerun.config import check_sampling, settle  # the limits and their sentences live with the other parsing
 
+        settle(self)
         check_sampling(self)
 
     @property

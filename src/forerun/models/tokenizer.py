@@ -185,6 +185,8 @@ class FolderTokenizer(Tokenizer):
     def chat(self, messages: Sequence[Message], functions: Sequence[Message] = ()) -> list[int]:
         if self.template is None:
             raise RequestError(f"{self.folder} has no chat template; use a plain prompt, or a model made for chat.")
+        if isinstance(messages, (str, bytes, Mapping)):
+            raise RequestError(f"messages is {messages!r:.60}; give a list of messages, each with a role and content.")
         for message in messages:
             if not isinstance(message, Mapping) or message.get("role") not in ROLES:
                 raise RequestError(f"a message needs a role, one of {', '.join(ROLES)}; got {message!r:.80}.")
