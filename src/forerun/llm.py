@@ -149,34 +149,32 @@ class LLM:
         many = [(prompt, _sample(one, i)) for prompt, one in zip(listed, each, strict=True) for i in range(n)]
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}
+        running = set[int]()
         try:
             for prompt, one in many:
-                number, collector = self._add(prompt, one, prediction)
+                number, collector = self._add(running, prompt, one, prediction)
                 collectors[number] = collector
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))
-                while len(results) < len(many):
-                    for event in self._desk.hear(collectors):
+                while running:
+                    for event in self._desk.hear(running):
                         done = collectors[event.request].add(event)
                         if done is not None:
                             results[event.request] = done
                             bar.advance(task)
         finally:
-            self._desk.leave(collectors.keys() - results.keys())
+            self._desk.leave(running)
         return [results[number] for number in collectors]
 
     def stream(self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = "") -> Iterator[Event]:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
-        number, _ = self._add(prompt, _sampling(sampling), prediction)
-        done = False
+        running = set[int]()
         try:
-            while not done:
-                for event in self._desk.hear((number,)):
-                    done = event.finish_reason is not None
-                    yield event
+            self._add(running, prompt, _sampling(sampling), prediction)
+            while running:
+                yield from self._desk.hear(running)
         finally:
-            if not done:
-                self._desk.leave((number,))
+            self._desk.leave(running)
 
     def chat(self, messages: Messages, sampling: Sampling | None = None) -> Result:
         """The model's answer to a conversation, by the chat template of the model's folder."""
@@ -192,11 +190,11 @@ class LLM:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
         return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else _ids(prompt, "a prompt")
 
-    def _add(self, prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
+    def _add(self, running: set[int], prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
         tokens = self.encode(prompt)
         within = self.tokenizer.encode_within
         expected = within(prediction) if isinstance(prediction, str) else _ids(prediction, "the prediction")
-        request = self._desk.add(tokens, sampling, prediction=expected)
+        request = self._desk.add(running, tokens, sampling, prediction=expected)
         seed = request.sampling.seed  # a fresh one where none was given
         caveats = self.engine.caveat, None if sampling.greedy else self.engine.seed_caveat
         return request.id, _Collector(tuple(tokens), seed or 0, perf_counter(), *caveats)

@@ -113,16 +113,12 @@ class Generate:
         running = set[int]()
         try:
             for prompt, sampling in zip(prompts, asks, strict=True):
-                number = self._desk.add(prompt, sampling).id
-                texts[number] = []
-                running.add(number)
+                texts[self._desk.add(running, prompt, sampling).id] = []
             while running:
                 for event in self._desk.hear(running):
                     if event.error is not None:
                         raise ForerunError(event.error)
                     texts[event.request] += [emission.token for emission in event.emissions]
-                    if event.finish_reason is not None:
-                        running.remove(event.request)
         finally:
             self._desk.leave(running)
         return list(texts.values())

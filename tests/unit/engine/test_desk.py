@@ -1,6 +1,7 @@
 """One engine for many who ask: streams that are read by turns, calls within calls, threads."""
 
 import gc
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 
@@ -20,6 +21,14 @@ def build(**keywords):
 
 def text(events):
     return [emission.token for event in events for emission in event.emissions]
+
+
+@pytest.fixture
+def _heard():
+    """Ctrl-C is not ignored, as a job in the background inherits it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,7 @@ def test_nobody_hears_of_a_stream_that_was_left(alone):
     assert text([*begun, *other]) == alone[1]
     assert not llm.engine.requests
     assert not llm._desk._news
+    assert not llm._desk._open
     llm.engine.cache.check()
 
 
@@ -69,6 +79,47 @@ def test_what_is_left_within_a_step_goes_with_the_next(alone):
     llm.engine.step = step
     assert text([*begun, *other]) == alone[1]
     assert not llm.engine.requests
+
+
+@pytest.mark.usefixtures("_heard")
+@pytest.mark.parametrize("what", ["step", "add"])
+def test_an_interrupt_comes_behind_what_is_under_way(alone, monkeypatch, what):
+    llm, whole = build(), []
+    real = getattr(llm.engine, what)
+
+    def interrupted(*arguments, **keywords):
+        signal.raise_signal(signal.SIGINT)
+        whole.append(real(*arguments, **keywords))
+        return whole[-1]
+
+    for ask in (lambda: llm.generate(PROMPTS, DRAWN), lambda: list(llm.stream(PROMPTS[0], DRAWN[0]))):
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.engine, what, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ask()
+        assert len(whole) == 1  # to its end, and nothing behind it
+        whole.clear()
+        assert not llm.engine.requests
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [list(result.tokens) for result in llm.generate(PROMPTS, DRAWN)] == alone
+    llm.engine.cache.check()
+
+
+@pytest.mark.usefixtures("_heard")
+def test_a_second_interrupt_comes_at_once(monkeypatch):
+    llm, went = build(), []
+
+    def endless():
+        signal.raise_signal(signal.SIGINT)
+        went.append("on")
+        signal.raise_signal(signal.SIGINT)
+        went.append("too far")
+
+    monkeypatch.setattr(llm.engine, "step", endless)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(PROMPTS[0])
+    assert went == ["on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_threads_have_their_own_texts(alone):

@@ -24,7 +24,7 @@ from forerun.caches.contiguous import ContiguousCache
 from forerun.caches.paged import PagedCache
 from forerun.engine.batch import pack
 from forerun.engine.runner import ModelRunner
-from forerun.errors import ConfigError
+from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
 from forerun.layers.kv_rows import encode
 from forerun.llm import LLM
@@ -641,7 +641,7 @@ def test_a_forked_process_is_told_to_load_its_own_model(models):
     if not child:
         try:
             feed(opened(model), [1, 2, 3])
-        except RuntimeError as error:
+        except ModelError as error:
             os._exit(7 if "load it in the child" in str(error) else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

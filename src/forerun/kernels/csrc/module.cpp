@@ -31,6 +31,7 @@
 #include "pack.h"
 #include "processor.h"
 #include "team.h"
+#include "unable.h"
 
 namespace nb = nanobind;
 using namespace forerun;
@@ -514,6 +515,7 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 void bind_texts(nb::module_& m);  // texts.cpp
 
 NB_MODULE(_native, m) {
+    nb::exception<Unable>(m, "Unable", nb::module_::import_("forerun.errors").attr("ModelError"));
     bind_texts(m);
     m.def("race", [](const Floats& p, uint32_t first, uint32_t second, const std::optional<Rows>& ids) {
         if (!ids) return usable().front()->race(p.data(), nullptr, (int64_t)p.size(), first, second);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "half.h"
+#include "unable.h"
 
 // What rounding spends its time in, compiled for registers of 512 bits too: the same numbers. For AVX2 that gained nothing.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
@@ -241,7 +242,7 @@ uint8_t* Arena::take(int64_t bytes) {
         // Room that nothing writes to costs nothing.
         void* memory = mmap(nullptr, size + LARGE + SLACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED)
-            throw std::runtime_error("no memory for " + std::to_string(bytes >> 20) + " MiB of weights; free some, or use a smaller dtype.");
+            throw Unable("no memory for " + std::to_string(bytes >> 20) + " MiB of weights; free some, or use a smaller dtype.");
         chunks_.push_back({(uint8_t*)memory, size, 0});
     }
     Chunk& chunk = chunks_.back();

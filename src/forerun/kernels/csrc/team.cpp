@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <stdexcept>
+#include "unable.h"
 
 namespace forerun {
 
@@ -26,7 +26,7 @@ void Team::run(const std::function<void(int)>& work) {
     std::lock_guard<std::mutex> lock(one_);
     if (size_ == 1) return work(0);
     if (getpid() != owner_)
-        throw std::runtime_error("this model was loaded before the process forked, and its threads stayed behind; load it in the child.");
+        throw Unable("this model was loaded before the process forked, and its threads stayed behind; load it in the child.");
     const int before = coming_;
     coming_ = turnout_.now();
     if (coming_ != before) deal_.among(coming_);
