@@ -1,6 +1,6 @@
 """The only loop: admit -> pick -> plan -> run -> commit -> emit. It knows contracts and no method.
 
-One thread owns an engine; `add`, `abort` and `step` are called from that thread.
+One thread at a time calls `add`, `abort` and `step`: the server's own, or whoever has the `Desk`.
 """
 
 import logging
