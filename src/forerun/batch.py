@@ -26,7 +26,6 @@ from forerun.server.strict import loads
 from forerun.types import Event, Sampling
 
 OWN = {"scheduler": "batchllm", "cache": "paged:evict=lru"}  # what suits offline work, unless told otherwise
-CROWD = 256  # requests that an engine sees at a time
 SYNC = 1.0  # seconds after which what was written is sent to the disk
 KINDS: dict[str, type[CompletionFields | ChatFields]] = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 ONLINE = (
@@ -203,7 +202,7 @@ class Run:
         """Keep the engine busy to the end of the input."""
         more = True
         while more or self.running:
-            while more and len(self.running) < CROWD:
+            while more and len(self.running) < self.llm.crowd:
                 number, line = next(lines, (0, b""))
                 more = number > 0
                 if line.strip():

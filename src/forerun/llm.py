@@ -1,5 +1,6 @@
 """LLM(...).generate / .stream / .chat: the library face."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
@@ -19,6 +20,7 @@ from forerun.models.tokenizer import Tokenizer
 from forerun.rng import sample_seed
 from forerun.types import Emission, Event, Logprob, Monitor, Sampling
 
+CROWD = 256  # requests that an engine is given at a time, at least
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
 
@@ -146,17 +148,20 @@ class LLM:
         if len(each) != len(listed):
             raise RequestError(f"{len(listed)} prompts have {len(each)} samplings; give one for all, or one for each.")
         each = [_sampling(one) for one in each]
-        many = [(prompt, _sample(one, i)) for prompt, one in zip(listed, each, strict=True) for i in range(n)]
+        began, expected, tokens = perf_counter(), self._expected(prediction), [self.encode(prompt) for prompt in listed]
+        many = deque((ids, _sample(one, i)) for ids, one in zip(tokens, each, strict=True) for i in range(n))
+        for ids, one in many:  # before anything is written
+            self.engine.check(ids, one, expected)
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}
         running = set[int]()
         try:
-            for prompt, one in many:
-                number, collector = self._add(running, prompt, one, prediction)
-                collectors[number] = collector
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("generating", total=len(many))
-                while running:
+                while many or running:
+                    while many and len(running) < self.crowd:
+                        number, collector = self._add(running, *many.popleft(), expected, began)
+                        collectors[number] = collector
                     for event in self._desk.hear(running):
                         done = collectors[event.request].add(event)
                         if done is not None:
@@ -170,7 +175,8 @@ class LLM:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
         running = set[int]()
         try:
-            self._add(running, prompt, _sampling(sampling), prediction)
+            sampling = _sampling(sampling)
+            self._add(running, self.encode(prompt), sampling, self._expected(prediction), perf_counter())
             while running:
                 yield from self._desk.hear(running)
         finally:
@@ -190,14 +196,22 @@ class LLM:
         """Token ids of a text, with the beginning-of-sequence token where the model wants one; ids stay as they are."""
         return self.tokenizer.encode(prompt, bos=True) if isinstance(prompt, str) else _ids(prompt, "a prompt")
 
-    def _add(self, running: set[int], prompt: Prompt, sampling: Sampling, prediction: Prompt) -> tuple[int, _Collector]:
-        tokens = self.encode(prompt)
+    @property
+    def crowd(self) -> int:
+        """Requests that the engine is given at a time: it looks at all of them in every step."""
+        return max(CROWD, 2 * self.config.max_requests)
+
+    def _expected(self, prediction: Prompt) -> list[int]:
         within = self.tokenizer.encode_within
-        expected = within(prediction) if isinstance(prediction, str) else _ids(prediction, "the prediction")
+        return within(prediction) if isinstance(prediction, str) else _ids(prediction, "the prediction")
+
+    def _add(
+        self, running: set[int], tokens: list[int], sampling: Sampling, expected: list[int], began: float
+    ) -> tuple[int, _Collector]:
         request = self._desk.add(running, tokens, sampling, prediction=expected)
         seed = request.sampling.seed  # a fresh one where none was given
         caveats = self.engine.caveat, None if sampling.greedy else self.engine.seed_caveat
-        return request.id, _Collector(tuple(tokens), seed or 0, perf_counter(), *caveats)
+        return request.id, _Collector(tuple(tokens), seed or 0, began, *caveats)
 
 
 def _sample(sampling: Sampling, sample: int) -> Sampling:

@@ -130,3 +130,22 @@ def test_a_text_ends_at_a_stop_that_is_one_text(llm):
     stopped = llm.generate("Once", Sampling(temperature=0, max_tokens=12, stop="was"))[0]
     assert stopped.finish_reason == "stop"
     assert stopped.text == whole[: whole.index("was")]
+
+
+def test_an_engine_is_given_few_of_many_prompts_at_a_time(monkeypatch):
+    monkeypatch.setattr("forerun.llm.CROWD", 5)
+    llm, seen = LLM("toy:0:5", drafter="none", max_requests=2), []
+    step = llm.engine.step
+    monkeypatch.setattr(llm.engine, "step", lambda: seen.append(len(llm.engine.requests)) or step())
+    prompts, drawn = [[i % 5, i // 5] for i in range(23)], Sampling(max_tokens=4)
+    samplings = [Sampling(max_tokens=1 + i % 7, seed=i) for i in range(23)]
+    found = llm.generate(prompts, samplings)
+    assert [result.prompt_tokens for result in found] == list(map(tuple, prompts))
+    assert max(seen) == llm.crowd == 5
+    alone = [llm.generate([prompt], one)[0].tokens for prompt, one in zip(prompts, samplings, strict=True)]
+    assert tokens(found) == alone
+    assert LLM("toy:0:5", drafter="none", max_requests=9).crowd == 18
+    seen.clear()
+    with pytest.raises(RequestError, match="token id 5 in the prompt does not exist"):
+        llm.generate([*prompts, [5]], drawn)
+    assert not seen  # nothing was written in vain

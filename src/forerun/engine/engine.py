@@ -91,13 +91,7 @@ class Engine:
 
         The lower `priority`, the sooner; `pace`: tokens per second that are read. Schedulers may look at them.
         """
-        room = self.limits.context_length - len(prompt)
-        if not prompt:
-            raise RequestError("the prompt is empty; give at least one token.")
-        if room < 1:
-            size = f"{len(prompt)} tokens and the context holds {self.limits.context_length}"
-            raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
-        check_tokens(sampling, prompt, self.limits.vocab, prediction)
+        room = self.check(prompt, sampling, prediction)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else set(self.limits.eos))
@@ -124,6 +118,17 @@ class Engine:
             scores=[None] if sampling.prompt_logprobs is not None else [],
         )
         return number
+
+    def check(self, prompt: Sequence[int], sampling: Sampling, prediction: Sequence[int] = ()) -> int:
+        """How many tokens there is room for; RequestError as `add` raises it, but for what a constraint says."""
+        room = self.limits.context_length - len(prompt)
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token.")
+        if room < 1:
+            size = f"{len(prompt)} tokens and the context holds {self.limits.context_length}"
+            raise RequestError(f"the prompt has {size}; shorten it to leave room for at least one token.")
+        check_tokens(sampling, prompt, self.limits.vocab, prediction)
+        return room
 
     def abort(self, number: int) -> None:
         """End a request now; its event comes with the next step. Unknown or finished ids are ignored."""
