@@ -21,6 +21,7 @@ from forerun.rng import sample_seed
 from forerun.types import Emission, Event, Logprob, Monitor, Sampling
 
 CROWD = 256  # requests that an engine is given at a time, at least
+STEPS = 16  # that follow on each other, where nobody waits for parts
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, str]]
 
@@ -162,7 +163,7 @@ class LLM:
                     while many and len(running) < self.crowd:
                         number, collector = self._add(running, *many.popleft(), expected, began)
                         collectors[number] = collector
-                    for event in self._desk.hear(running):
+                    for event in self._desk.hear(running, STEPS):
                         done = collectors[event.request].add(event)
                         if done is not None:
                             results[event.request] = done

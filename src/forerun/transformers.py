@@ -18,6 +18,7 @@ from forerun.build import build_engine
 from forerun.config import Config
 from forerun.engine.desk import Desk
 from forerun.errors import ConfigError, ForerunError, RequestError
+from forerun.llm import STEPS
 from forerun.models.contract import ModelInfo
 from forerun.models.hf import adopt
 from forerun.models.tokenizer import Message, Piece, Tokenizer
@@ -115,7 +116,7 @@ class Generate:
             for prompt, sampling in zip(prompts, asks, strict=True):
                 texts[self._desk.add(running, prompt, sampling).id] = []
             while running:
-                for event in self._desk.hear(running):
+                for event in self._desk.hear(running, STEPS):
                     if event.error is not None:
                         raise ForerunError(event.error)
                     texts[event.request] += [emission.token for emission in event.emissions]

@@ -10,6 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import signal
 from collections.abc import Iterable
 from threading import Lock, get_ident, main_thread
+from time import sleep
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,9 @@ from forerun.types import Event
 _set, _get = _signal.signal, _signal.getsignal
 
 
+_BREATH = 1e-5  # seconds in which a thread that waits wakes up; else who is awake would have the engine again
+
+
 class Desk:
     """Requests of many, in one engine that nobody else steps."""
 
@@ -30,7 +34,9 @@ class Desk:
         self._open = set[int]()  # requests of which somebody wants news
         self._news = dict[int, list[Event]]()  # of them, what steps of others brought
         self._left = list[int]()  # those of which nobody does any more
-        self._handler: Any = None  # of Ctrl-C, while it waits
+        self._waiting = list[int]()  # threads that want the engine
+        self._main = main_thread().ident  # which alone hears of Ctrl-C
+        self._handler: Any = None  # of that, while it waits
         self._interrupted = False
 
     def add(self, running: set[int], *arguments: Any, **keywords: Any) -> Request:  # noqa: ANN401 - as `Engine.add`
@@ -44,27 +50,43 @@ class Desk:
         finally:
             self._give()
 
-    def hear(self, running: set[int]) -> list[Event]:
+    def hear(self, running: set[int], steps: int = 1) -> list[Event]:
         """News of these requests, without those that end by it from then on.
 
-        It is what others' steps brought, else what one step more brings, which may be nothing.
+        It is what others' steps brought, else what one step more brings, which may be nothing; or several `steps`, for
+        what is around one takes time, as long as nothing ends and nobody else wants the engine.
         """
         self._take()
         try:
-            found = [event for number in [*self._news] if number in running for event in self._news.pop(number)]
+            found = self._found(running) if self._news else []
             if not found:
                 self._dismiss()
-                for event in self._engine.step():
-                    if event.request in running:
-                        found.append(event)
-                    elif event.request in self._open:
-                        self._news.setdefault(event.request, []).append(event)
-            ended = [event.request for event in found if event.finish_reason is not None]
-            self._open.difference_update(ended)
-            running.difference_update(ended)
+                while steps and not self._step(running, found) and not self._waiting and not self._interrupted:
+                    steps -= 1
             return found
         finally:
             self._give()
+
+    def _found(self, running: set[int]) -> list[Event]:
+        """What others' steps brought."""
+        found = [event for number in [*self._news] if number in running for event in self._news.pop(number)]
+        running.difference_update([event.request for event in found if event.finish_reason is not None])
+        return found
+
+    def _step(self, running: set[int], found: list[Event]) -> bool:
+        """One step; whether something ended by it that was `running`."""
+        ended = False
+        for event in self._engine.step():
+            mine = event.request in running
+            if mine:
+                found.append(event)
+            elif event.request in self._open:
+                self._news.setdefault(event.request, []).append(event)
+            if event.finish_reason is not None:
+                self._open.discard(event.request)
+                running.discard(event.request)
+                ended = ended or mine
+        return ended
 
     def leave(self, running: Iterable[int]) -> None:
         """Abort these; where a step is under way, here or in a thread, before the next one."""
@@ -87,29 +109,47 @@ class Desk:
         me = get_ident()
         if self._whose == me:
             raise RequestError("an engine was asked from within its own step; ask once that is over, or another one.")
-        handler = _get(signal.SIGINT) if me == main_thread().ident else None
-        if handler is not None:
-            _set(signal.SIGINT, self._later)
-        if not self._lock.acquire(blocking=wait):
-            self._restore(handler)
+        if me == self._main:
+            self._defer()
+        if not self._lock.acquire(blocking=False) and not (wait and self._wait(me)):
+            self._heed(me)
             return False
-        self._whose, self._handler = me, handler
+        self._whose = me
         return True
 
+    def _wait(self, me: int) -> bool:
+        self._waiting.append(me)
+        try:
+            return self._lock.acquire()
+        except BaseException:
+            self._heed(me)
+            raise
+        finally:
+            self._waiting.remove(me)
+
     def _give(self) -> None:
-        handler, self._handler, self._whose = self._handler, None, 0
+        me, self._whose = self._whose, 0
         self._lock.release()
-        self._restore(handler)
+        if self._waiting:
+            sleep(_BREATH)
+        self._heed(me)
+
+    def _defer(self) -> None:
+        """Ctrl-C waits from now on."""
+        self._handler = _get(signal.SIGINT)
+        if self._handler is not None:  # else it is not Python's to set
+            _set(signal.SIGINT, self._later)
 
     def _later(self, number: int, frame: FrameType | None) -> None:
-        """The handler of Ctrl-C meanwhile."""
+        """The handler meanwhile."""
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
 
-    def _restore(self, handler: Any) -> None:  # noqa: ANN401 - whatever a handler is
-        if handler is not None:
+    def _heed(self, me: int) -> None:
+        """It waits no longer."""
+        if me == self._main and self._handler is not None:
             interrupted, self._interrupted = self._interrupted, False
-            _set(signal.SIGINT, handler)
+            _set(signal.SIGINT, self._handler)
             if interrupted:
                 signal.raise_signal(signal.SIGINT)

@@ -1,9 +1,12 @@
 """One engine for many who ask: streams that are read by turns, calls within calls, threads."""
 
 import gc
+import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
+from threading import Event
 
 import pytest
 
@@ -120,6 +123,23 @@ def test_a_second_interrupt_comes_at_once(monkeypatch):
         llm.generate(PROMPTS[0])
     assert went == ["on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("_heard")
+def test_two_interrupts_end_a_wait_for_another_thread(monkeypatch):
+    llm, begun, over = build(), Event(), Event()
+    real = llm.engine.step
+    monkeypatch.setattr(llm.engine, "step", lambda: (begun.set(), over.wait(60), real())[-1])
+    with ThreadPoolExecutor(2) as threads:
+        other = threads.submit(llm.generate, [PROMPTS[0]], DRAWN[0])
+        assert begun.wait(60)
+        threads.submit(lambda: [time.sleep(0.2) or os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS[1])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        over.set()
+        assert len(other.result(60)[0].tokens) == DRAWN[0].max_tokens
+    assert not llm._desk._waiting
 
 
 def test_threads_have_their_own_texts(alone):
