@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 
 # A name, then options up to the last one that has a value, then the text.
 _NAMED = re.compile(r"([\w-]+(?::\w+=[\w.]+(?:,\w+=[\w.]+)*)?)(?:=(.*))?", re.DOTALL)
@@ -312,7 +312,7 @@ def main() -> None:
         sys.stderr.close()  # the reader of our output went away; there is nobody left to tell
         sys.exit(141)
     except OSError as problem:
-        if problem.errno not in FULL:
+        if problem.errno not in _FULL:
             raise
         click.echo(
             f"forerun: nothing more can be written ({problem.strerror}); make room there and run the same again.",

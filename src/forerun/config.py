@@ -218,7 +218,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "seed": (-(2**63), 2**64 - 1),
 }
 _POSITIVE = ("top_p", "typical_p")  # zero would forbid every token
-SEVERAL = ("bad_words", "allowed_tokens", "stop", "stop_token_ids")  # of which one alone may be given, or a list
+_SEVERAL = ("bad_words", "allowed_tokens", "stop", "stop_token_ids")  # of which one alone may be given, or a list
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - whatever somebody gave
@@ -235,7 +235,7 @@ def settle(sampling: Sampling) -> None:
     """Make plain numbers and tuples of what was given for the fields, which may be a list, an array or one text."""
     for name, given in [*vars(sampling).items()]:
         value = plain(given)
-        if name in SEVERAL and value not in (None, ()):
+        if name in _SEVERAL and value not in (None, ()):
             value = (value,) if isinstance(value, (str, int)) else value
             if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
                 raise RequestError(f"{name} is {given!r:.60}; give a list.")

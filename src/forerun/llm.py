@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from os import PathLike
 from time import perf_counter
 from typing import Any, cast
@@ -151,7 +152,7 @@ class LLM:
         each = [_sampling(one) for one in each]
         began, expected, tokens = perf_counter(), self._expected(prediction), [self.encode(prompt) for prompt in listed]
         many = deque((ids, _sample(one, i)) for ids, one in zip(tokens, each, strict=True) for i in range(n))
-        for ids, one in many:  # before anything is written
+        for ids, one in islice(many, self.crowd, None):  # before anything is written, as the first ones are
             self.engine.check(ids, one, expected)
         collectors: dict[int, _Collector] = {}
         results: dict[int, Result] = {}

@@ -21,8 +21,6 @@ from forerun.types import Event
 
 # Those of `signal`, which gives names to numbers before and behind them, take ten times as long.
 _set, _get = _signal.signal, _signal.getsignal
-
-
 _BREATH = 1e-5  # seconds in which a thread that waits wakes up; else who is awake would have the engine again
 
 
