@@ -13,6 +13,7 @@ Wholes: TypeAlias = npt.NDArray[np.int8]
 
 LAYOUT: int  # how the bytes of tiles lie and which parts have which kind; files of packed weights hold it
 
+def ring(button: int, answer: int, seconds: float) -> None: ...  # write, then wait until there is something to read
 def race(p: Floats, first: int, second: int, ids: Ints | None = None) -> int: ...  # who wins; the key's halves
 def draw(  # of a row of logits, float32, behind temperature and cut-offs, by a key's halves
     logits: int,

@@ -14,10 +14,11 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event as Signal
+from select import select
 from threading import Lock, Thread
 from time import monotonic, perf_counter, thread_time
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 from forerun.engine.engine import Engine
 from forerun.engine.stats import RequestStats
 from forerun.errors import log_bug
+from forerun.kernels.native import load
 from forerun.server.refusal import unavailable
 from forerun.types import Event, Sampling
 
@@ -33,7 +35,7 @@ _LIBC = ctypes.PyDLL(None)  # its functions keep the interpreter
 _IDLE = 0.5  # seconds between signs of life while there is nothing to do
 _PACE = 0.004  # seconds between deliveries: waking the event loop for every step of a small model costs as much as it
 _LEISURE = 0.05  # the same while nobody waits for parts
-_LATEST = 2 * _PACE  # seconds after one in which first texts and ends are looked for, if the next pass is a long one
+_LATEST = 2 * _PACE  # seconds after one, at least, in which first texts and ends are looked for, behind a long pass
 _SHARE, _SLOWEST = 0.05, 0.02  # of the time that deliveries may take, as long as there are this many seconds between
 _HOP = 0.0002  # seconds from the wish to deliver to its beginning
 _HELD = 0.004  # seconds at most that a pass waits for a delivery
@@ -114,29 +116,45 @@ class Bell:
     """Wakes an event loop from another thread, which keeps the interpreter meanwhile.
 
     Who lets go of it to write, as Python's own functions do, gets it back only milliseconds later from an event loop
-    that is then awake.
+    that is then awake. Who waits for an answer wants it back no sooner, and lets go of it first, for an event loop that
+    wakes and does not find it free has to be woken twice.
     """
 
     def __init__(self, home: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
         self._home, self._answer = home, answer
-        self._ear, self._button = os.pipe()
-        for end in (self._ear, self._button):
+        self._ends = self._ear, self._button, self._hand, self._voice = *os.pipe(), *os.pipe()
+        for end in self._ends:
             os.set_blocking(end, False)
+        self._awaited = False
         home.add_reader(self._ear, self._heard)
 
     def ring(self) -> None:
         """From any thread, until `close`."""
         _LIBC.write(self._button, b"!", 1)
 
+    def ring_until_answered(self, seconds: float) -> None:
+        """The same, and wait for so long at most until the answer was given. From one thread at a time."""
+        self._awaited, module = True, load()
+        if module is not None:
+            module.ring(self._button, self._hand, seconds)
+        else:
+            with suppress(BlockingIOError):
+                os.read(self._hand, 64)
+            self.ring()
+            select([self._hand], (), (), seconds)
+        self._awaited = False
+
     def close(self) -> None:
         """On the event loop, once nobody rings any more."""
         self._home.remove_reader(self._ear)
-        os.close(self._ear)
-        os.close(self._button)
+        for end in self._ends:
+            os.close(end)
 
     def _heard(self) -> None:
         os.read(self._ear, 64)
         self._answer()
+        if self._awaited:
+            _LIBC.write(self._voice, b"!", 1)
 
 
 class EngineLoop:
@@ -154,8 +172,9 @@ class EngineLoop:
         self._steady = _PACE  # the same while texts grow
         self._fresh = set[int]()  # numbers of which nothing was heard yet
         self._woken, self._woke = False, 0.0  # whether the event loop is about to look at the news; when it was told to
-        self._told, self._took = Signal(), 0.0  # the last delivery is over; seconds of work that it was
+        self._took = 0.0  # seconds of work that the last delivery was
         self._look: asyncio.TimerHandle | None = None
+        self._passed, self._stride = perf_counter(), 0.0  # when the last pass began, and how long after the one before
         self._beat = monotonic()
         self.broken: str | None = None
         engine.before_pass = self._pass
@@ -223,7 +242,7 @@ class EngineLoop:
             if self._look is not None:
                 self._look.cancel()
             most = 2 * (self._steady if any(ticket.eager for ticket in fresh) else _LEISURE)
-            self._look = self._home.call_later(_LATEST, self._again, self._home.time() + most)
+            self._look = self._home.call_later(self._patience(), self._again, self._home.time() + most)
         for ticket, news in fresh.items():
             if not ticket.gone:
                 ticket.hear(news)
@@ -236,14 +255,17 @@ class EngineLoop:
         if fresh:
             self._took = thread_time() - began
             self._steady = min(max(self._took / _SHARE, _PACE), _SLOWEST)
-        self._told.set()
 
     def _again(self, until: float) -> None:
         """Hand out what waits behind a long pass: first texts and ends now, the rest when its time has come."""
         if self._pace > _PACE and self._home.time() < until:
-            self._look = self._home.call_later(_LATEST, self._again, until)
+            self._look = self._home.call_later(self._patience(), self._again, until)
         else:
             self._deliver()
+
+    def _patience(self) -> float:
+        """Seconds until it looks again: not before the next pass, for whoever looks takes a core from this one."""
+        return min(max(_LATEST, 1.5 * self._stride), 2 * _SLOWEST)
 
     # in the engine's thread
 
@@ -313,18 +335,19 @@ class EngineLoop:
 
     def _pass(self) -> None:
         """Before a pass, during which others may have the interpreter."""
-        if perf_counter() - self._woke < self._pace:
-            return
-        self._told.clear()
-        self._wake()
-        if self._woken and not self._beside and self._took > _HOP:
-            self._told.wait(_HELD)
+        now = perf_counter()
+        self._passed, self._stride = now, now - self._passed
+        if now - self._woke >= self._pace:
+            self._wake(held=not self._beside and self._took > _HOP)
 
-    def _wake(self) -> None:
-        """Have the event loop hand out the news, if there is any."""
+    def _wake(self, *, held: bool = False) -> None:
+        """Have the event loop hand out the news, if there is any; `held`: and wait until it has, or some time."""
         if self._news and not self._woken:
             self._woken, self._woke = True, perf_counter()
-            self._bell.ring()
+            if not held:
+                self._bell.ring()
+        if held and self._woken:
+            self._bell.ring_until_answered(_HELD)
 
     def _end(self, sentence: str) -> None:
         """Nothing is stepped any more: answer every order, and end every ask with an error."""

@@ -371,3 +371,46 @@ def test_a_bell_wakes_a_loop_from_another_thread():
         return heard.is_set()
 
     assert not asyncio.run(main())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_who_rings_may_wait_for_the_answer_and_not_for_ever(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr("forerun.server.loop.load", lambda: None)
+
+    async def main():
+        seconds = [0.0]
+        bell = Bell(asyncio.get_running_loop(), lambda: time.sleep(seconds[0]))
+
+        def wait(most):
+            began = time.perf_counter()
+            bell.ring_until_answered(most)
+            return time.perf_counter() - began
+
+        found = []
+        for seconds[0], most in [(0.2, 60), (0.0, 60), (0.5, 0.1), (0.3, 60)]:
+            ringing = asyncio.create_task(asyncio.to_thread(wait, most))
+            found.append(await asyncio.wait_for(ringing, 30))
+            await asyncio.sleep(0)
+        bell.close()
+        return found
+
+    answered, at_once, given_up, again = asyncio.run(main())
+    assert answered >= 0.2
+    assert at_once < 30
+    assert given_up < 0.45
+    assert again >= 0.3  # the answer to the one before, which came too late, is not its own
+
+
+def test_nobody_looks_while_passes_as_long_as_the_last_run(llm, monkeypatch):
+    looks, again = [], EngineLoop._again
+    monkeypatch.setattr(EngineLoop, "_again", lambda loop, until: (looks.append(0), again(loop, until)))
+    passes = []
+    slowed(llm, 0.025, lambda: passes.append(0))
+
+    async def work(loop):
+        return await written(await loop.submit([Ask([0], Sampling(max_tokens=60, seed=1))]))
+
+    drive(llm, work)
+    assert len(passes) >= 50
+    assert len(looks) < len(passes) / 2  # three for every pass where they came as soon as they may
