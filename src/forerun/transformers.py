@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from forerun.build import build_engine
@@ -73,8 +74,9 @@ class Generate:
     """A `custom_generate` for one model; keywords are those of LLM: fields of Config, and options of the drafter."""
 
     def __init__(self, model: Any, **keywords: Any) -> None:  # noqa: ANN401 - transformers has no types here
-        if model.training:
-            raise ConfigError("the model is in training mode, where dropout changes what it says; call model.eval().")
+        if not isinstance(model, PreTrainedModel):
+            raise ConfigError(f"{type(model).__name__} is no model of transformers; give one, or use LLM for a folder.")
+        _check_mode(model)
         weight = next(model.parameters())
         layout = KVLayout((), (), weight.dtype, weight.device)
         info = ModelInfo(model.name_or_path or model.config.model_type, 0, 0, 0, 0, layout)
@@ -96,15 +98,13 @@ class Generate:
         """Token ids [rows, longest], or transformers' output object with them; a seed for what is drawn."""
         if model is not self.model:
             raise ConfigError("this Generate was made for another model; make one for each.")
+        _check_mode(model)
         _check(stopping_criteria, generation_config)
         sampling = _sampling(logits_processor, generation_config, input_ids.shape[1])
-        mask = model_kwargs.get("attention_mask")
-        prompts = [
-            row if mask is None else row[m.bool()] for row, m in zip(input_ids, _each(mask, input_ids), strict=True)
-        ]
+        prompts = _prompts(input_ids, **model_kwargs)
         seed = int(torch.randint(2**62, (1,))) if forerun_seed is None else forerun_seed
         asks = [replace(sampling, seed=sample_seed(seed, i)) for i in range(len(prompts))]
-        texts = self._write([prompt.tolist() for prompt in prompts], asks)
+        texts = self._write(prompts, asks)
         found = _joined(input_ids, texts, generation_config)
         return GenerateDecoderOnlyOutput(sequences=found) if generation_config.return_dict_in_generate else found
 
@@ -125,8 +125,29 @@ class Generate:
         return list(texts.values())
 
 
-def _each(mask: torch.Tensor | None, input_ids: torch.Tensor) -> torch.Tensor:
-    return torch.ones_like(input_ids) if mask is None else mask
+def _check_mode(model: PreTrainedModel) -> None:
+    if model.training:
+        raise ConfigError("the model is in training mode, where dropout changes what it says; call model.eval().")
+
+
+def _prompts(
+    input_ids: torch.Tensor,  # [rows, longest]
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    inputs_embeds: torch.Tensor | None = None,
+    **_: Any,  # noqa: ANN401 - caches, which are not used
+) -> list[list[int]]:
+    """What is no padding of every row; ConfigError for what else would change its meaning."""
+    if inputs_embeds is not None:
+        raise ConfigError("inputs_embeds is given, and passes here read tokens; give input_ids.")
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    if mask.shape != input_ids.shape:
+        raise ConfigError(f"attention_mask is {list(mask.shape)}; give one number per token, {list(input_ids.shape)}.")
+    if position_ids is not None:
+        fits = position_ids.shape[-1] == mask.shape[1]  # some models have several of them for a token
+        if not fits or ((position_ids != mask.bool().cumsum(1) - 1) & mask.bool()).any():
+            raise ConfigError("position_ids do not count the tokens of a row from 0; leave them out.")
+    return [row[m.bool()].tolist() for row, m in zip(input_ids, mask, strict=True)]
 
 
 def _check(stopping_criteria: Sequence[Any], config: Any) -> None:  # noqa: ANN401

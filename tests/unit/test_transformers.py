@@ -124,6 +124,10 @@ def test_draws_follow_the_model(model, generate):
         ({"max_time": 9.0}, "stopping criterion MaxTimeCriteria"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores is asked for"),
         ({"suppress_tokens": [4]}, "logits processor SuppressTokensLogitsProcessor"),
+        ({"inputs_embeds": torch.zeros(*PROMPTS.shape, 32)}, "inputs_embeds is given"),
+        ({"position_ids": torch.arange(5, 5 + PROMPTS.shape[1])[None]}, "position_ids do not count"),
+        ({"position_ids": torch.arange(PROMPTS.shape[1] - 1)[None]}, "position_ids do not count"),
+        ({"attention_mask": 1 - torch.eye(PROMPTS.shape[0], PROMPTS.shape[1] + 1)}, "attention_mask is"),
     ],
 )
 def test_what_nobody_would_heed_is_refused(model, generate, options, sentence):
@@ -137,3 +141,23 @@ def test_models_that_cannot_be_meant(model, generate):
         Generate(other.train())
     with pytest.raises(ConfigError, match="another model"):
         other.eval().generate(PROMPTS, **GREEDY, custom_generate=generate)
+    with pytest.raises(ConfigError, match="NoneType is no model of transformers"):
+        Generate(None)
+
+
+def test_a_model_that_went_back_to_training_is_refused(model, generate):
+    try:
+        model.train()
+        with pytest.raises(ConfigError, match="training mode"):
+            model.generate(PROMPTS, **GREEDY, custom_generate=generate)
+    finally:
+        model.eval()
+
+
+def test_positions_that_count_from_0_change_nothing(model, generate):
+    padded, mask = torch.cat([torch.zeros_like(PROMPTS[:1, :2]), PROMPTS[:1]], 1), torch.ones(1, PROMPTS.shape[1] + 2)
+    mask[:, :2] = 0
+    places = (mask.cumsum(1) - 1).clamp(min=0).long()
+    expected = model.generate(PROMPTS[:1], **GREEDY)[:, PROMPTS.shape[1] :]
+    found = model.generate(padded, attention_mask=mask, position_ids=places, **GREEDY, custom_generate=generate)
+    assert torch.equal(found[:, PROMPTS.shape[1] + 2 :], expected)
