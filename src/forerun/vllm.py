@@ -3,7 +3,8 @@
     {"method": "custom_class", "model": "forerun.vllm.suffix_decoding", "num_speculative_tokens": 8}
 
 Any drafter of `forerun methods` that goes by tokens alone, `-` written as `_`; options of it stand in vLLM's
-`additional_config`, as {"forerun": {"nodes": 32}}. vLLM judges chains: of a tree the likeliest path is given.
+`additional_config`, as {"forerun": {"nodes": 32}}. vLLM judges chains: of a tree the likeliest path is given. A drafter
+that raises, hangs or returns nonsense costs its drafts, never vLLM's engine.
 Does not: import vLLM; know requests but by their tokens: one that leaves vLLM's batch for a while begins anew.
 """
 
@@ -15,9 +16,10 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from forerun.config import choose
+from forerun.config import Config, choose
 from forerun.drafters import DRAFTERS
-from forerun.drafters.contract import Drafter
+from forerun.engine.guard import Guard
+from forerun.engine.stats import EngineStats
 from forerun.errors import ConfigError
 from forerun.rng import CounterRng
 from forerun.types import Context, Draft, Sampling, Setup
@@ -42,7 +44,8 @@ class Proposer:
         choice = choose(DRAFTERS, drafter, options)
         self.most = int(vllm_config.speculative_config.num_speculative_tokens)
         self.setup = _setup(vllm_config, drafter)
-        self.drafter: Drafter = choice.member(choice.options, self.setup)
+        self.stats = EngineStats()
+        self.drafter = Guard(choice.member(choice.options, self.setup), self.setup, self.stats, Config.draft_timeout)
         if self.drafter.listens:
             message = f"drafter {drafter!r} learns from the target's logits, which vLLM shows no proposer"
             raise ConfigError(f"{message}; use one that goes by tokens, such as suffix_decoding.")

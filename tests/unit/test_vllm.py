@@ -105,6 +105,26 @@ def test_what_ended_is_learnt_from():
     assert ask(proposer, [2, 10, 11, 12]) == [[13, 14, 15]]
 
 
+@pytest.mark.parametrize("nonsense", [Draft.chain((100,)), None, ValueError("no idea")])
+def test_what_a_drafter_does_wrong_costs_its_draft(nonsense, monkeypatch):
+    proposer, wrong = forerun.vllm.ngram(config()), [True]
+    propose = proposer.drafter.inner.propose
+
+    def maybe(batch, budgets):
+        if isinstance(nonsense, Exception) and wrong:
+            raise nonsense
+        first, *others = propose(batch, budgets)
+        return [nonsense if wrong else first, *others]
+
+    monkeypatch.setattr(proposer.drafter.inner, "propose", maybe)
+    found = ask(proposer, TEXT, [*TEXT, 8])
+    assert found[0] == []
+    assert found[1] == ([] if isinstance(nonsense, Exception) else [9, 5, 6])
+    assert proposer.stats.draft_failures == 1
+    wrong.clear()
+    assert ask(proposer, TEXT) == [[8, 9, 5]]
+
+
 def test_of_a_tree_the_likeliest_path():
     tree = Draft((1, 2, 3, 4, 5), (-1, -1, 1, 1, 3), None, (0.3, 0.6, 0.2, 0.5, 0.9), "x")
     assert forerun.vllm._chain(tree) == [2, 4, 5]
