@@ -1,7 +1,7 @@
 """LLM(...).generate / .stream / .chat: the library face."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from os import PathLike
@@ -173,7 +173,9 @@ class LLM:
             self._desk.leave(running)
         return [results[number] for number in collectors]
 
-    def stream(self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = "") -> Iterator[Event]:
+    def stream(
+        self, prompt: Prompt, sampling: Sampling | None = None, prediction: Prompt = ""
+    ) -> Generator[Event, None, None]:
         """Events of one prompt as they come; the last one has a finish reason. Leaving the loop aborts."""
         running = set[int]()
         try:

@@ -1,6 +1,7 @@
 """What a person sees: a stream coloured by who guessed each token, a comparison with plain decoding, a chat."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from forerun.engine.stats import RequestStats
 from forerun.engine.text import Detokenizer
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, RequestError
 from forerun.llm import LLM
 from forerun.types import Emission, Event, Sampling
 
@@ -98,7 +99,7 @@ def _report(console: Console, pairs: Sequence[tuple[_Run, _Run]], note: str) -> 
 
 
 def converse(llm: LLM, sampling: Sampling, system: str) -> None:
-    """Read a line, stream the answer, remember both."""
+    """Read a line, stream the answer, remember both; Ctrl-C ends the answer, and between answers the conversation."""
     console = Console(highlight=False)
     messages = [{"role": "system", "content": system}] if system else []
     while True:
@@ -109,7 +110,16 @@ def converse(llm: LLM, sampling: Sampling, system: str) -> None:
         if not line:
             return
         messages.append({"role": "user", "content": line})
-        pieces = [_say(console, event) for event in llm.stream(llm.tokenizer.chat(messages), sampling)]
+        pieces = list[str]()
+        try:
+            with closing(llm.stream(llm.tokenizer.chat(messages), sampling)) as events:
+                pieces += (_say(console, event) for event in events)
+        except KeyboardInterrupt:
+            pass  # what was said stays said
+        except RequestError as problem:
+            console.out(f"forerun: {problem}")
+            messages.pop()  # the conversation goes on without it
+            continue
         console.out("")
         messages.append({"role": "assistant", "content": "".join(pieces)})
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from forerun.cli import main, program
+from forerun.errors import RequestError
 
 TOY = ["--model", "toy:0:5", "--threads", "1"]
 
@@ -143,9 +144,9 @@ def test_demo_checks_that_it_is_identical(run):
     assert "tokens per step" in out
 
 
-def test_chat_remembers_and_ends_with_an_empty_line(monkeypatch):
-    lines = iter(["hello", "again", ""])
-    said = []
+def talk(monkeypatch, lines, stream):
+    """What a conversation of such lines puts on the terminal; `stream(messages)` yields the answers' events."""
+    lines, said = iter(lines), []
 
     class Console:
         def __init__(self, **_):
@@ -158,16 +159,42 @@ def test_chat_remembers_and_ends_with_an_empty_line(monkeypatch):
             said.append(text)
 
     class Model:
-        tokenizer = type("Tokenizer", (), {"chat": staticmethod(lambda messages: [len(messages)])})
+        tokenizer = type("Tokenizer", (), {"chat": staticmethod(list)})
 
-        def stream(self, tokens, _):
-            yield type("Event", (), {"text": f"answer {tokens[0]}", "error": None})
+        def stream(self, messages, _):
+            for text in stream(messages):
+                yield type("Event", (), {"text": text, "error": None})
 
     monkeypatch.setattr("forerun.terminal.Console", Console)
     from forerun.terminal import converse
 
     converse(Model(), None, "be brief")
-    assert [text for text in said if text] == ["answer 2", "answer 4"]
+    return [text for text in said if text]
+
+
+def test_chat_remembers_and_ends_with_an_empty_line(monkeypatch):
+    said = talk(monkeypatch, ["hello", "again", ""], lambda messages: [f"answer {len(messages)}"])
+    assert said == ["answer 2", "answer 4"]
+
+
+def test_chat_goes_on_behind_an_interrupt_with_what_was_said(monkeypatch):
+    def stream(messages):
+        yield f"answer {len(messages)}"
+        if len(messages) == 2:
+            raise KeyboardInterrupt
+        yield messages[-2]["content"]
+
+    assert talk(monkeypatch, ["hello", "again", ""], stream) == ["answer 2", "answer 4", "answer 2"]
+
+
+def test_chat_goes_on_without_what_cannot_be_answered(monkeypatch):
+    def stream(messages):
+        if messages[-1]["content"] == "too long":
+            raise RequestError("the prompt is too long; shorten it.")
+        yield f"answer {len(messages)}"
+
+    said = talk(monkeypatch, ["hello", "too long", "again", ""], stream)
+    assert said == ["answer 2", "forerun: the prompt is too long; shorten it.", "answer 4"]
 
 
 def test_methods_as_json_has_what_was_promised(run):
