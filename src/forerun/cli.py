@@ -205,7 +205,7 @@ def _as_json(result: "Result") -> str:
 @config_options
 @sampling_options
 def chat(system: str, **values: Any) -> None:  # noqa: ANN401
-    """Talk with the model; an empty line or Ctrl-D ends the conversation."""
+    """Talk with the model; Ctrl-C ends an answer, an empty line or Ctrl-D the conversation."""
     config, sampling = split(values)
     from forerun.terminal import converse
 

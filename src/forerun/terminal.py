@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 
+import click
 from rich.console import Console
 from rich.text import Text
 
@@ -117,7 +118,7 @@ def converse(llm: LLM, sampling: Sampling, system: str) -> None:
         except KeyboardInterrupt:
             pass  # what was said stays said
         except RequestError as problem:
-            console.out(f"forerun: {problem}")
+            click.echo(f"forerun: {problem}", err=True)
             messages.pop()  # the conversation goes on without it
             continue
         console.out("")

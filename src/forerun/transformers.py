@@ -134,12 +134,12 @@ def _prompts(
     input_ids: torch.Tensor,  # [rows, longest]
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
-    inputs_embeds: torch.Tensor | None = None,
-    **_: Any,  # noqa: ANN401 - caches, which are not used
+    **others: Any,  # noqa: ANN401
 ) -> list[list[int]]:
     """What is no padding of every row; ConfigError for what else would change its meaning."""
-    if inputs_embeds is not None:
-        raise ConfigError("inputs_embeds is given, and passes here read tokens; give input_ids.")
+    for name, value in others.items():  # caches and switches mean nothing here; numbers would
+        if isinstance(value, torch.Tensor) and name != "cache_position":
+            raise ConfigError(f"{name} is given, and passes here read token ids alone; leave it out.")
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     if mask.shape != input_ids.shape:
         raise ConfigError(f"attention_mask is {list(mask.shape)}; give one number per token, {list(input_ids.shape)}.")

@@ -187,14 +187,15 @@ def test_chat_goes_on_behind_an_interrupt_with_what_was_said(monkeypatch):
     assert talk(monkeypatch, ["hello", "again", ""], stream) == ["answer 2", "answer 4", "answer 2"]
 
 
-def test_chat_goes_on_without_what_cannot_be_answered(monkeypatch):
+def test_chat_goes_on_without_what_cannot_be_answered(monkeypatch, capsys):
     def stream(messages):
         if messages[-1]["content"] == "too long":
             raise RequestError("the prompt is too long; shorten it.")
         yield f"answer {len(messages)}"
 
     said = talk(monkeypatch, ["hello", "too long", "again", ""], stream)
-    assert said == ["answer 2", "forerun: the prompt is too long; shorten it.", "answer 4"]
+    assert said == ["answer 2", "answer 4"]
+    assert capsys.readouterr().err == "forerun: the prompt is too long; shorten it.\n"
 
 
 def test_methods_as_json_has_what_was_promised(run):

@@ -6,7 +6,7 @@
 
 namespace nb = nanobind;
 
-// Both are ends of pipes that never block. What was said before is forgotten.
+// Both are ends of pipes that never block; the wait is in whole milliseconds. What was said before is forgotten.
 static void ring(int button, int answer, double seconds) {
     nb::gil_scoped_release release;
     char said[64];
