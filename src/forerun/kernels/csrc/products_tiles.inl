@@ -106,7 +106,7 @@ INLINE void tile_sums(const uint8_t* w, int64_t next, const uint8_t* x, int64_t 
 #define ADD_ROWS(REGISTER, BLOCK)                     \
     _tile_loadd(6, x + 16 * (BLOCK) * width, width); \
     ADD(REGISTER, 6, 7)
-    constexpr Leads lead{T == 1 ? 4096 : 2048, 0};  // one stream longer than several
+    constexpr Leads lead{T > 2 ? 2048 : 3072, 0};
     alignas(64) uint8_t wide[2][K == Kind::INT4 ? 64 * TILE : 1];  // of INT4, one step ahead
     if constexpr (K == Kind::INT4) expand_step(w, wide[0]);
     _tile_zero(0);
