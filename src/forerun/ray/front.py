@@ -38,6 +38,10 @@ _SOON = 1  # seconds
 LOST = "the replica that wrote this has ended; ask again."
 
 
+class Unread(Exception):  # noqa: N818 - news, not a fault
+    """The client takes nothing."""
+
+
 class Parts(Protocol):
     """An answer as it comes from a replica: lists of ASGI messages."""
 
@@ -116,7 +120,10 @@ class Forwarded(Response):
         self.background, self.begun, self.streams = None, False, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await unless_gone(receive, self._say(scope, receive, send))
+        try:
+            await unless_gone(receive, self._say(scope, receive, send))
+        except Unread:
+            _LOG.info("%s gave up a reader that reads nothing", scope["state"]["id"])
 
     async def _say(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -154,8 +161,11 @@ class Forwarded(Response):
                 await self._send(send, message)
 
     async def _send(self, send: Send, message: Message) -> None:
-        async with asyncio.timeout(self.front.settings.write_timeout):
-            await send(message)
+        try:
+            async with asyncio.timeout(self.front.settings.write_timeout):
+                await send(message)
+        except TimeoutError:
+            raise Unread from None
 
     async def _fail(self, problem: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.begun:

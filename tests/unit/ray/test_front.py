@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import logging
 import time
 
 import httpx
 import pytest
 
 from forerun import LLM, Sampling
-from forerun.ray.front import LOST, Replicas, create_front
+from forerun.ray.front import LOST, Forwarded, Front, Replicas, create_front
 from forerun.ray.replica import Asked, Replica
 from forerun.server.run import beside
 from forerun.server.settings import Settings
@@ -160,6 +161,35 @@ def test_the_end_is_said(front, house):
             lines = answer.iter_lines()
             next(lines)
         assert "ending" in json.loads([line for line in lines if line][-2].removeprefix("data: "))["error"]["message"]
+
+
+def test_a_reader_that_reads_nothing_is_given_up(caplog):
+    """R18, B18: once, with a line in the log, and its replica is let go."""
+
+    async def written():
+        yield []
+        yield [{"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}]
+        while True:
+            yield [{"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True}]
+
+    async def ask():
+        never, sent = asyncio.get_running_loop().create_future(), []
+
+        async def send(message):
+            sent.append(message["type"])
+            if len(sent) > 2:
+                await never
+
+        await Forwarded(front, Asked("POST", "/", b"", (), b""), "")({"state": {"id": "one"}}, lambda: never, send)
+        return sent
+
+    answer = Answer(written(), 10**9, 0.0)
+    front = Front(Replicas(lambda _: answer, None, Gone, None), Settings(port=0, write_timeout=0.1), 8)
+    with caplog.at_level(logging.INFO, "forerun.server"):
+        sent = asyncio.run(ask())
+    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
+    assert caplog.messages == ["one gave up a reader that reads nothing"]
+    assert answer.cancelled
 
 
 def test_the_gates_are_before_the_replicas(front, house):
