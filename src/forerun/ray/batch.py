@@ -7,6 +7,7 @@ Does not: keep the order of the lines; answer otherwise than `forerun.batch`, wh
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from forerun.llm import LLM
 from forerun.ray.cluster import connected, everywhere, share
 
 BLOCK = 64  # lines
+_OURS = re.compile(r"^forerun\.errors\.\w+: (.+)$", re.MULTILINE)
+_ENDED = "the workers ended before they had answered; look at Ray's log, or run `forerun batch`, which needs none."
 
 
 def batch(source: str | Path, out: str | Path, *, replicas: int = 1, **config: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -77,8 +80,9 @@ def _count(row: Mapping[str, Any], counts: Counter[str]) -> None:
 
 
 def _answers(left: list[dict[str, Any]], replicas: int, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of OUT, as workers finish blocks of lines."""
+    """The rows of OUT, as workers finish blocks of lines; ConfigError where they end before."""
     from ray import data
+    from ray.exceptions import RayError
 
     data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -91,8 +95,12 @@ def _answers(left: list[dict[str, Any]], replicas: int, config: dict[str, Any]) 
         compute=data.ActorPoolStrategy(size=min(replicas, blocks)),
         **share(config),
     )
-    for row in done.iter_rows():
-        yield json.loads(row["row"])
+    try:
+        for row in done.iter_rows():
+            yield json.loads(row["row"])
+    except RayError as problem:
+        said = _OURS.findall(str(problem))  # what Ray tells of an error is its traceback
+        raise ConfigError(said[-1] if said else _ENDED) from problem
 
 
 class Worker:

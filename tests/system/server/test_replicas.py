@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from forerun import Sampling
+from forerun.errors import ConfigError
 from forerun.server.run import beside
 from forerun.server.settings import Settings
 
@@ -142,3 +143,16 @@ def test_a_batch_of_several_engines(cluster, library, tmp_path):
     found = {row["custom_id"]: row["response"] for row in map(json.loads, out.read_text().splitlines())}
     assert [found[str(i)]["body"]["choices"][0]["text"] for i in range(8)] == texts
     assert batch(source, out, replicas=1, **config).items() >= {"completed": 0, "skipped": 10}.items()
+
+
+def test_a_batch_that_no_engine_can_be_made_for(cluster, tmp_path):
+    """It says what the engine said, and nothing was written."""
+    from forerun.ray import batch
+
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(
+        json.dumps({"method": "POST", "url": "/v1/completions", "custom_id": "a", "body": body("Once")}) + "\n"
+    )
+    with pytest.raises(ConfigError, match=r"^forerun has no drafter 'nobody'\."):
+        batch(source, out, drafter="nobody", profiles="off")
+    assert not out.read_text()
