@@ -17,7 +17,7 @@ from typing import Any
 from forerun.batch import OWN, Ledger, Run, count_lines, refused, row_id, twice
 from forerun.errors import ConfigError
 from forerun.llm import LLM
-from forerun.ray.cluster import connected, everywhere, share
+from forerun.ray.cluster import connected, everywhere, share, tell_if_none_fits
 
 BLOCK = 64  # lines
 _OURS = re.compile(r"^forerun\.errors\.\w+: (.+)$", re.MULTILINE)
@@ -86,6 +86,7 @@ def _answers(left: list[dict[str, Any]], replicas: int, config: dict[str, Any]) 
 
     data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    tell_if_none_fits(config)
     blocks = -(-len(left) // BLOCK)
     done = data.from_items(left, override_num_blocks=blocks).map_batches(
         Worker,

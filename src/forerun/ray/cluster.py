@@ -14,6 +14,8 @@ from typing import Any
 from forerun.config import Config
 from forerun.errors import ConfigError
 
+_LOG = logging.getLogger("forerun.ray")
+
 
 @contextmanager
 def connected() -> Iterator[None]:
@@ -47,3 +49,14 @@ def everywhere(config: dict[str, Any]) -> dict[str, Any]:
 def share(config: dict[str, Any]) -> dict[str, Any]:
     """What a replica takes of a machine, in Ray's words; a GPU where `device` says so."""
     return {"num_cpus": config["threads"], "num_gpus": int(config.get("device") == "cuda")}
+
+
+def tell_if_none_fits(config: dict[str, Any]) -> None:
+    """A warning where Ray will wait for a machine, as none that is there has so many processors or GPUs."""
+    import ray
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"CPU": config["threads"], "GPU": share(config)["num_gpus"]}
+    if not any(all(there.get(name, 0) >= count for name, count in wanted.items()) for there in machines):
+        asked = " and ".join(f"{count} {name}s" for name, count in wanted.items() if count)
+        _LOG.warning("an engine asks for %s, which no machine of this cluster has; Ray waits for one.", asked)

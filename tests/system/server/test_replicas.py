@@ -156,3 +156,12 @@ def test_a_batch_that_no_engine_can_be_made_for(cluster, tmp_path):
     with pytest.raises(ConfigError, match=r"^forerun has no drafter 'nobody'\."):
         batch(source, out, drafter="nobody", profiles="off")
     assert not out.read_text()
+
+
+def test_who_asks_for_more_than_there_is_hears_of_it(cluster, caplog):
+    from forerun.ray.cluster import tell_if_none_fits
+
+    tell_if_none_fits({"threads": 3})
+    assert not caplog.messages
+    tell_if_none_fits({"threads": 4, "device": "cuda"})
+    assert ["4 CPUs and 1 GPUs, which no machine" in message for message in caplog.messages] == [True]
