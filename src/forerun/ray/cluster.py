@@ -5,7 +5,7 @@ Does not: open Ray's dashboard, or outlive the block that asked for it, but for 
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +55,8 @@ def tell_if_none_fits(config: dict[str, Any]) -> None:
     """A warning where Ray will wait for a machine, as none that is there has so many processors or GPUs."""
     import ray
 
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+    machines = [node["Resources"] for node in nodes() if node["Alive"]]
     wanted = {"CPU": config["threads"], "GPU": share(config)["num_gpus"]}
     if not any(all(there.get(name, 0) >= count for name, count in wanted.items()) for there in machines):
         asked = " and ".join(f"{count} {name}s" for name, count in wanted.items() if count)
