@@ -50,6 +50,18 @@ with in_background(two, Settings(port=0)) as url:
 for _ in range(2):
     print(two.generate("Once", greedy)[0].error)
 """
+INTERRUPTED = """
+import threading
+
+threading.Timer(0.5, os.killpg, (0, signal.SIGINT)).start()
+try:
+    two.generate(PROMPTS, Sampling(temperature=0, max_tokens=400, ignore_eos=True))
+except KeyboardInterrupt:
+    other = two.model.split.children[0]
+    other.terminate()
+    time.sleep(0.5)
+    print(other.poll(), two.generate("Once", greedy)[0].error)
+"""
 LEFT = """
 two.generate("Once", greedy)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -59,7 +71,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def python(source, *arguments):
     """What a process says and how it ends, all that it started included: they hold its pipes."""
     command = [sys.executable, *arguments, "-c", COMMON + source]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, start_new_session=True)
 
 
 def test_texts_are_those_of_one_process():
@@ -76,6 +88,12 @@ def test_texts_are_those_of_one_process():
     assert healths == "200 503"
     assert len(errors) == 2
     assert all("one of the 2 processes that hold reference has ended" in error for error in errors), errors
+
+
+def test_what_reaches_all_processes_is_for_the_leading_one():
+    """Ctrl-C at a terminal ends the text and not the model; nor does a signal to end that all of a service get."""
+    found = python(INTERRUPTED)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "None None\n", "")
 
 
 def test_nobody_is_left_alone():

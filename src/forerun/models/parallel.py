@@ -11,9 +11,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -284,6 +286,7 @@ class Mirror:
 
 def follow(model: Model, split: Split) -> None:
     """Run every pass that the leading process runs, until it ends; ModelError where it did not say so."""
+    _leave_signals()
     mirrors: dict[int, Mirror] = {}
     try:
         while order := _hear(split):
@@ -295,6 +298,13 @@ def follow(model: Model, split: Split) -> None:
         message = f"process {split.rank} of {split.ways} lost another one that holds {model.info.name}"
         raise ModelError(f"{message}; start all anew.") from problem
     _leave()
+
+
+def _leave_signals() -> None:
+    """Ctrl-C, and a service that ends, reach all processes at once: the leading one may go on, or drain before it ends."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _pass(order: dict[str, Any], device: torch.device) -> Pass:
