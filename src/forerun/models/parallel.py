@@ -301,7 +301,7 @@ def follow(model: Model, split: Split) -> None:
 
 
 def _leave_signals() -> None:
-    """Ctrl-C, and a service that ends, reach all processes at once: the leading one may go on, or drain before it ends."""
+    """Ctrl-C, and a service that ends, reach all processes at once: the leading one may go on, or drain first."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
