@@ -13,6 +13,7 @@ COMMON = """
 import json, os, signal, sys, time
 from forerun import LLM, Sampling
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in a shell's background ignores it
 PROMPTS = ["Once upon a time", "The dog", "One day, Lily", "There was a", "Tom said", "In the garden", "She", "A bird",
     "It was", "He had a red", "Mom and", "The sun", "A boy named", "The cat saw", "They went", "Sam liked", "Can you",
     "Look at", "One night", "My name"]
