@@ -57,7 +57,8 @@ def tell_if_none_fits(config: dict[str, Any]) -> None:
 
     nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
     machines = [node["Resources"] for node in nodes() if node["Alive"]]
-    wanted = {"CPU": config["threads"], "GPU": share(config)["num_gpus"]}
+    taken = share(config)
+    wanted = {"CPU": taken["num_cpus"], "GPU": taken["num_gpus"]}
     if not any(all(there.get(name, 0) >= count for name, count in wanted.items()) for there in machines):
         asked = " and ".join(f"{count} {name}s" for name, count in wanted.items() if count)
         _LOG.warning("an engine asks for %s, which no machine of this cluster has; Ray waits for one.", asked)
