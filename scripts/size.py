@@ -60,12 +60,12 @@ class Source:
     text: str
 
     @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(ast.parse(self.text)))
 
     @cached_property
     def docstring_lines(self) -> set[int]:
-        owners = (n for n in ast.walk(self.tree) if isinstance(n, (ast.Module, ast.ClassDef, *DEFINITIONS)))
+        owners = (n for n in self.nodes if isinstance(n, (ast.Module, ast.ClassDef, *DEFINITIONS)))
         found = (owner.body[0] for owner in owners if ast.get_docstring(owner, clean=False) is not None)
         return {line for node in found for line in _span(node)}
 
@@ -84,19 +84,23 @@ class Source:
     def lines(self) -> int:
         return len(self.tokens_on)
 
-    def functions(self) -> Iterator[Function]:
-        for node in ast.walk(self.tree):
-            if isinstance(node, DEFINITIONS):
-                body = {line for statement in node.body for line in _span(statement)}
-                yield Function(f"{self.name}:{node.lineno} {node.name}", len(body & self.tokens_on.keys()))
+    @cached_property
+    def functions(self) -> list[Function]:
+        return [self._function(node) for node in self.nodes if isinstance(node, DEFINITIONS)]
 
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+        body = {line for statement in node.body for line in _span(statement)}
+        return Function(f"{self.name}:{node.lineno} {node.name}", len(body & self.tokens_on.keys()))
+
+    @cached_property
     def flags(self) -> set[str]:
-        return {s for node in ast.walk(self.tree) for s in _strings(node) if FLAG.fullmatch(s)}
+        return {s for node in self.nodes for s in _strings(node) if FLAG.fullmatch(s)}
 
+    @cached_property
     def environment(self) -> set[str]:
         """Names read through os.environ[...], os.environ.get(...) or os.getenv(...)."""
         found = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
                 found.add(ast.unparse(node.slice))
             if isinstance(node, ast.Call) and re.search(r"(environ\.\w+|getenv)$", ast.unparse(node.func)):
@@ -142,7 +146,7 @@ def budget_of_file(name: str, method_folders: set[str]) -> tuple[int, str] | Non
 
 
 def function_violations(sources: list[Source]) -> Iterator[str]:
-    functions = [f for source in sources for f in source.functions()]
+    functions = [f for source in sources for f in source.functions]
     p90 = percentile([f.lines for f in functions], 0.9)
     if p90 > BODY_P90:
         longest = ", ".join(f"{f.place} ({f.lines})" for f in sorted(functions, key=lambda f: -f.lines)[:5])
@@ -190,11 +194,11 @@ def lines_of(sources: list[Source], folder: str) -> int:
 
 
 def all_flags(sources: list[Source]) -> set[str]:
-    return {flag for source in sources for flag in source.flags()}
+    return {flag for source in sources for flag in source.flags}
 
 
 def all_environment(sources: list[Source]) -> set[str]:
-    return {name for source in sources for name in source.environment()}
+    return {name for source in sources for name in source.environment}
 
 
 def mean_tokens(sources: list[Source]) -> float:
@@ -209,7 +213,7 @@ def table(sources: list[Source]) -> Iterator[str]:
     for source in sources:
         groups.setdefault(source.name.split("/")[0] if "/" in source.name else ".", []).append(source)
     for name, members in [*sorted(groups.items()), ("all", sources)]:
-        bodies = [f.lines for s in members for f in s.functions()] or [0]
+        bodies = [f.lines for s in members for f in s.functions] or [0]
         lines = sum(s.lines for s in members)
         yield (
             f"{name:<14}{len(members):>6}{lines:>8}{len(bodies):>11}{percentile(bodies, 0.9):>10}"

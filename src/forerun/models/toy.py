@@ -70,34 +70,32 @@ class ToyModel(Model):
             found = [pair for s in work.segments for pair in self._segment(at, s, cache)]
             return torch.tensor(found, dtype=torch.int64).view(-1, 2)
         attention = Padded(work.grid, distances(work.grid, work.positions), None, cache.rows)
-        keys, values = (part[:, 0, :, 0].tolist() for part in attention.store(0, *heads))
+        keys, values = (part[:, 0, :, 0].numpy() for part in attention.store(0, *heads))
         at = work.positions[work.grid.shown].view(len(keys), -1).tolist()
         sees = [lambda row, entry, chain=chain: chain[row][entry] for chain in attention.sees.tolist()]
         return torch.tensor(list(map(self._found, keys, values, at, sees))).flatten(0, 1)[work.grid.cells]
 
     def _segment(self, at: list[int], s: Segment, cache: Cache) -> list[list[int]]:
         """The last two tokens of every row's own path."""
-        keys, values = (part[0, :, 0].tolist() for part in cache.read(0, s))
+        keys, values = (part[0, :, 0].numpy() for part in cache.read(0, s))
         at, before = at[s.start : s.start + s.rows], len(keys) - s.rows
         if s.mask is None:
             return self._found(keys, values, at, lambda row, entry: entry <= before + row)
         mask = s.mask.tolist()
         return self._found(keys, values, at, lambda row, entry: entry < s.past or mask[row][entry - s.past])
 
-    def _found(
-        self, keys: list[float], values: list[float], at: list[int], sees: Callable[[int, int], bool]
-    ) -> list[list[int]]:
+    def _found(self, keys: Floats, values: Floats, at: list[int], sees: Callable[[int, int], bool]) -> list[list[int]]:
         """What rows at `at` see one position back and at their own: [rows, 2], of entries with their keys and values.
 
         The start of the text where nothing matches, and nonsense where two do.
         """
-        entries: dict[float, list[int]] = {}
-        for entry, value in enumerate(values):
-            entries.setdefault(value, []).append(entry)
-        vocab, pairs = self.info.vocab_size, []
+        near, entries = np.flatnonzero(values >= min(at, default=0) - 1), dict[float, list[tuple[int, float]]]()
+        for entry, value, key in zip(near.tolist(), values[near].tolist(), keys[near].tolist(), strict=True):
+            entries.setdefault(value, []).append((entry, key))
+        vocab, pairs = self.info.vocab_size, list[list[int]]()
         for row, position in enumerate(at):
-            both = ([e for e in entries.get(place, ()) if sees(row, e)] for place in (position - 1, position))
-            pairs.append([(int(sum(keys[e] for e in es)) + len(es) - 1) % vocab if es else vocab for es in both])
+            both = ([key for e, key in entries.get(place, ()) if sees(row, e)] for place in (position - 1, position))
+            pairs.append([(int(sum(found)) + len(found) - 1) % vocab if found else vocab for found in both])
         return pairs
 
     def _features(self, pairs: torch.Tensor) -> torch.Tensor:

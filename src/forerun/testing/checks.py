@@ -25,7 +25,7 @@ from forerun.planners.contract import Planner
 from forerun.registry import Registry
 from forerun.schedulers.contract import Scheduler
 from forerun.testing import laws, serving
-from forerun.testing.toy import KINDS, BushyDrafter, PickyPlanner, SiblingsDrafter, Spelled, Toy, chosen
+from forerun.testing.toy import KINDS, BushyDrafter, PickyPlanner, SiblingsDrafter, Spelled, Toy, chosen, target
 from forerun.trees.contract import Tree
 from forerun.types import Constraint, Sampling
 from forerun.verifiers import VERIFIERS
@@ -93,7 +93,7 @@ def laws_of(choice: Choice) -> Iterator[tuple[str, Law]]:
 
 def toys(**members: Spelled | None) -> list[Toy]:
     """Toy engines over several targets."""
-    return [Toy(**members, model=ToyModel(3, seed)) for seed in SEEDS]  # type: ignore[arg-type]
+    return [Toy(**members, model=target(seed)) for seed in SEEDS]  # type: ignore[arg-type]
 
 
 def is_exact(toy: Toy) -> bool:
@@ -169,7 +169,7 @@ def _of_verifier(verifier: Choice) -> Iterator[tuple[str, Law]]:
             yield from law_of_output(engines)
     for drafter in (TREE, BushyDrafter):
         yield from law_of_company(Toy(drafter=drafter, verifier=verifier))
-    yield "no draft", partial(laws.no_draft_is_plain, verifier, ToyModel(3, 0))
+    yield "no draft", partial(laws.no_draft_is_plain, verifier, target(0))
     yield from _of_siblings(verifier)
     if not verifier.member.facts.exact:
         engines = [toy for d in (TREE, BushyDrafter) for toy in toys(drafter=d, verifier=verifier)]
@@ -189,14 +189,14 @@ def of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
     trees = [siblings(kind=kind, width=3) if kind == "mixed" else siblings(kind=kind, depth=2) for kind in KINDS]
     for drafter in (*trees, siblings(width=1, depth=3)):
         for how, sampling in laws.SAMPLINGS.items():
-            law = partial(laws.verdicts_are_true, verifier, drafter, sampling, ToyModel(3, 0))
+            law = partial(laws.verdicts_are_true, verifier, drafter, sampling, target(0))
             yield f"verdicts: {drafter.spelling}, {how}", law
 
 
 def _of_siblings(verifier: Choice) -> Iterator[tuple[str, Law]]:
     """Drawn siblings, for which being exact takes more than for chosen ones; the engine's part is that of one level."""
     if not verifier.member.facts.coupled:  # whose drafts are not drawn apart from its verdict
-        yield "acceptance", partial(laws.acceptance_is_told, verifier, (ToyModel(3, 0), ToyModel(3, 100)))
+        yield "acceptance", partial(laws.acceptance_is_told, verifier, (target(0), target(100)))
     if not verifier.member.facts.exact:
         return
     yield from of_siblings(verifier)

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, cast
 
@@ -45,6 +45,8 @@ SAMPLINGS = {
 CONSTRAINED = Sampling(max_tokens=LENGTH, constraint=Constraint("choice", "ab,abca,bb,ca,cbc"))  # ends within drafts
 COMPANY = (Ask((2, 0), Sampling(max_tokens=LENGTH, seed=1)),)  # of a request whose budgets depend on such
 TOGETHER = 32  # runs that share an engine's steps; more is faster
+
+reference_of = lru_cache(maxsize=16)(Reference)  # many laws ask the same of few targets
 
 
 class LawError(AssertionError):
@@ -178,7 +180,7 @@ def a_draft_is_a_draft(toy: Toy, prompt: Tokens = PROMPT, *, first: bool = False
 def _histories(
     toy: Toy, prompt: Tokens, sampling: Sampling, rngs: Sequence[Rng], *, first: bool
 ) -> list[tuple[Any, ...]]:
-    rig = toy.build()
+    rig = toy.build(len(rngs))
     guard = rig.engine.members.drafter
     recorder = guard.inner = _Recorder(guard.inner)  # type: ignore[attr-defined] # the engine always guards
     numbers = [rig.add(Ask(prompt, sampling, rng)) for rng in rngs]
@@ -206,17 +208,17 @@ def is_sound(rig: Rig) -> None:
 
 def exact_is_true(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> None:
     """The law of the output is the target's: every random outcome visited, nothing sampled."""
-    law = Reference(toy.model).law(prompt, sampling, sampling.max_tokens or LENGTH)
+    law = reference_of(toy.model).law(prompt, sampling, sampling.max_tokens or LENGTH)
     far = distance(cast("Table", law), output_law(toy, sampling, prompt))
     require(far < TIGHT, f"{spelled(toy)} is {far:.2e} away from the target's law, and claims to be exact.")
 
 
 def a_step_is_exact(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> None:
     """As `exact_is_true`, for one step with a draft larger than a short text affords; the target writes the rest."""
-    length, reference, long = LENGTH + 1, Reference(toy.model), replace(sampling, max_tokens=LONG)
+    length, reference, long = LENGTH + 1, reference_of(toy.model), replace(sampling, max_tokens=LONG)
 
     def run(rngs: Sequence[Rng]) -> list[Tokens]:
-        rig = toy.build()
+        rig = toy.build(len(rngs))
         numbers = [rig.add(Ask(prompt, long, rng)) for rng in rngs]
         rig.first(numbers)
         texts = [tuple(e.token for event in rig.said[number] for e in event.emissions) for number in numbers]
@@ -233,7 +235,7 @@ def a_step_is_exact(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT) -> No
 
 def verdicts_are_true(verifier: Choice, drafter: Choice, sampling: Sampling, model: Model) -> None:
     """Of one draft: what the verdict says, and the target after it, has the target's law; without an engine."""
-    toy, reference, depth = Toy(model=model), Reference(model), drafter.options.depth + 1
+    toy, reference, depth = Toy(model=model), reference_of(model), drafter.options.depth + 1
     drafts = drafter.member(drafter.options, setup_for(toy.config, model))
     judge = verifier.member(verifier.options)
 
@@ -308,7 +310,7 @@ def lossy_is_needed(toys: Sequence[Toy], prompt: Tokens = PROMPT) -> None:
     """Somewhere the law differs, at the latest for the second request; a method that is exact should say so."""
     for toy in toys:
         for sampling in (*SAMPLINGS.values(), CONSTRAINED):
-            law = Reference(toy.model).law(prompt, sampling, LENGTH)
+            law = reference_of(toy.model).law(prompt, sampling, LENGTH)
             past = Ask(prompt, replace(sampling, seed=0)) if toy.learns else None
             if distance(cast("Table", law), output_law(toy, sampling, prompt, past)) > TIGHT:
                 return
@@ -326,11 +328,13 @@ BANS = (
 
 def bans_hold(toy: Toy) -> None:
     """What a request forbids never comes, whatever was drafted and however it is judged."""
-    for temperature, ban in product((0.0, 1.0), BANS):
-        asks = [Ask(prompt, replace(ban, temperature=temperature, seed=i)) for i, prompt in enumerate(PROMPTS)]
-        for ask, text in zip(asks, _together(toy, asks), strict=True):
-            told = f"{spelled(toy)} wrote {text} after {ask.prompt} at temperature {temperature}"
-            require(BANNED not in text, f"{told}, and {BANNED} is forbidden; accept nothing that has no probability.")
+    asks = [
+        Ask(prompt, replace(ban, temperature=temperature, seed=i))
+        for temperature, ban, (i, prompt) in product((0.0, 1.0), BANS, enumerate(PROMPTS))
+    ]
+    for ask, text in zip(asks, _together(toy, asks), strict=True):
+        told = f"{spelled(toy)} wrote {text} after {ask.prompt} under {ask.sampling}"
+        require(BANNED not in text, f"{told}, and {BANNED} is forbidden; accept nothing that has no probability.")
 
 
 def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT, past: Ask | None = None) -> Table:
@@ -338,10 +342,11 @@ def output_law(toy: Toy, sampling: Sampling, prompt: Tokens = PROMPT, past: Ask 
     solo = toy.choices.planner.member.facts.solo
 
     def run(rngs: Sequence[Rng]) -> list[Tokens]:
-        rig = toy.build()
+        asks = [*(Ask(prompt, sampling, rng) for rng in rngs), *(() if solo else COMPANY)]
+        rig = toy.build(len(asks))
         if past is not None:
-            rig.remember(past)
-        texts = rig.write([*(Ask(prompt, sampling, rng) for rng in rngs), *(() if solo else COMPANY)])
+            rig.remember(past, len(asks))
+        texts = rig.write(asks)
         is_sound(rig)
         return [text.tokens for text in texts[: len(rngs)]]
 
@@ -352,7 +357,7 @@ def law_after(toy: Toy, prompt: Tokens, sampling: Sampling, past: int) -> Table:
     """The exact law of a prompt's next sample, behind `past` earlier ones of the same scope."""
 
     def run(rngs: Sequence[Rng]) -> list[Tokens]:
-        rig = toy.build()
+        rig = toy.build(0)
         rig.scopes = None
         for seed in range(past):
             rig.write([Ask(prompt, sampling, CounterRng(seed))])
@@ -365,7 +370,7 @@ def law_after(toy: Toy, prompt: Tokens, sampling: Sampling, past: int) -> Table:
 
 def conditional(model: Model, prompt: Tokens, sampling: Sampling) -> Table:
     """The model's law, as if nothing was constrained, of those texts that the constraint allows."""
-    reference, length = Reference(model), sampling.max_tokens or LENGTH
+    reference, length = reference_of(model), sampling.max_tokens or LENGTH
     free = reference.law(prompt, replace(sampling, constraint=None), length)
     allowed = {text: free[text] for text in reference.law(prompt, sampling, length)}
     return {text: weight / sum(allowed.values()) for text, weight in allowed.items()}
@@ -388,11 +393,17 @@ GREEDY = (
 PROMPTS: tuple[Tokens, ...] = ((0,), (0, 1, 2, 0, 1), (2, 2, 2, 2), (1, 0) * 8, (0, 1, 1, 2, 0, 2, 1))
 
 
+@lru_cache(maxsize=16)
+def _greedy(model: Model) -> list[Tokens]:
+    """What plain greedy decoding writes after every prompt, by every sampling."""
+    reference = reference_of(model)
+    return [reference.greedy(prompt, s, s.max_tokens or 1) for prompt, s in product(PROMPTS, GREEDY)]
+
+
 def greedy_equals_greedy(toy: Toy) -> None:
     """Temperature 0 is the most likely token after each prefix: alone, and in a ragged batch."""
-    asks = [Ask(prompt, sampling) for prompt in PROMPTS for sampling in GREEDY]
-    reference = Reference(toy.model)
-    wanted = [reference.greedy(a.prompt, a.sampling, a.sampling.max_tokens or 1) for a in asks]
+    asks = [Ask(prompt, sampling) for prompt, sampling in product(PROMPTS, GREEDY)]
+    wanted = _greedy(toy.model)
     few = [i * len(GREEDY) + i % len(GREEDY) for i in range(len(PROMPTS))]  # each prompt once, and every sampling
     alone = [asks[i] for i in few], _alone(toy, [asks[i] for i in few]), [wanted[i] for i in few]
     for how, found in (("in a batch", (asks, _together(toy, asks), wanted)), ("alone", alone)):
@@ -449,14 +460,14 @@ def seeds_are_plain_decodings(toy: Toy) -> None:
 
 
 def _together(toy: Toy, asks: Sequence[Ask]) -> list[Tokens]:
-    rig = toy.build()
+    rig = toy.build(len(asks))
     texts = [text.tokens for text in rig.write(asks)]
     is_sound(rig)
     return texts
 
 
 def _alone(toy: Toy, asks: Sequence[Ask]) -> list[Tokens]:
-    rig = toy.build()
+    rig = toy.build(len(asks))
     texts = [rig.write([ask])[0].tokens for ask in asks]
     is_sound(rig)
     return texts
@@ -479,7 +490,7 @@ def rejection_leaves_no_trace(toy: Toy) -> None:
 
 
 def _snapshots(toy: Toy, sampling: Sampling) -> Iterator[tuple[Tokens, int, Any]]:
-    rig = toy.build()
+    rig = toy.build(1)
     number = rig.add(Ask(PROMPT, sampling))
     cache = rig.engine.cache
     while rig.engine.busy:
@@ -497,7 +508,7 @@ def cancelling_is_free(toy: Toy) -> None:
     small = few_seats(toy)
     whole = _together(small, asks)
     for steps in range(40):
-        rig = small.build()
+        rig = small.build(len(asks))
         numbers = [rig.add(ask) for ask in asks]
         for _ in range(steps):
             rig.step()
@@ -556,8 +567,8 @@ def bad_constraints_are_refused(model: ToyModel, name: str) -> None:
 def ends_are_ends(toy: Toy, wish: Constraint) -> None:
     """A text that stops is complete, one that does not could go on, and none goes on behind its end."""
     eos = toy.model.info.eos
-    guides, rig = guides_for(setup_for(toy.config, toy.model)), toy.build()
     asks = [Ask((0, 1), Sampling(seed=seed, max_tokens=LONG, constraint=wish)) for seed in range(8)]
+    guides, rig = guides_for(setup_for(toy.config, toy.model)), toy.build(len(asks))
     for text in rig.write(asks):
         guide, over = guides(wish, frozenset(eos)), False
         told = f"{spelled(toy)} wrote {text.tokens} under {wish} and finished with {text.finish_reason!r}"

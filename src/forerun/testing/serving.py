@@ -120,8 +120,8 @@ def _step(rig: Rig) -> Iterator[Event]:
 def preemption_does_not_matter(toy: Toy) -> None:
     """Greedy and seeded texts are the same where requests must give their memory up as where there is enough."""
     asks = [Ask(prompt, replace(SEEDED, seed=i, temperature=i % 2)) for i, prompt in enumerate(PROMPTS)]
-    alone = [toy.build().write([ask])[0].tokens for ask in asks]
-    rig = replace(toy, cache=TIGHT).build()
+    alone = [toy.build(1).write([ask])[0].tokens for ask in asks]
+    rig = replace(toy, cache=TIGHT).build(len(asks))
     texts = [text.tokens for text in rig.write(asks)]
     is_sound(rig)
     require(rig.engine.stats.preemptions, f"{spelled(toy)} never runs out of memory, so that this shows nothing.")

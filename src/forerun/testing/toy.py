@@ -6,7 +6,7 @@ stands in no table, or a `Choice`. Does not: time anything; toys say nothing abo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count, product
 from typing import Any
 
@@ -63,6 +63,12 @@ def chosen(registry: Registry, member: Spelled) -> Choice:
     return Choice(registry.family, member if isinstance(member, str) else found.__name__, found, found.toy())
 
 
+@cache
+def target(seed: int) -> ToyModel:
+    """The target that a seed stands for, the same one for all laws, so that what it should write is found once."""
+    return ToyModel(3, seed)
+
+
 @dataclass(frozen=True)
 class Text:
     """What one request wrote."""
@@ -102,9 +108,9 @@ class Rig:
     def __post_init__(self) -> None:
         self.rooms = [cache.free() for cache in self.caches]  # before anybody came
 
-    def remember(self, past: Ask = PAST) -> None:
+    def remember(self, past: Ask = PAST, requests: int = SCOPES) -> None:
         """Give each request to come a scope of its own, and every scope the same past."""
-        self.scopes = [f"scope {number}" for number in range(SCOPES)]
+        self.scopes = [f"scope {number}" for number in range(requests)]
         for scope in self.scopes:
             self.engine.add(past.prompt, past.sampling, scope)
         while self.engine.busy:
@@ -164,7 +170,7 @@ class Toy:
     scheduler: Spelled = "fcfs"
     cache: Spelled = "contiguous"
     tree: Choice | None = None  # in place of the one that the drafter's options name
-    model: Model = field(default_factory=lambda: ToyModel(3, 0))
+    model: Model = field(default_factory=lambda: target(0))
     config: Config = field(default_factory=lambda: Config(max_requests=32, max_step_tokens=4096))
     decode: Callable[..., str] = lambda tokens: "".join(chr(97 + token) for token in tokens)
 
@@ -180,8 +186,8 @@ class Toy:
             cache=chosen(CACHES, self.cache),
         )
 
-    def build(self) -> Rig:
-        """A fresh engine."""
+    def build(self, requests: int = SCOPES) -> Rig:
+        """A fresh engine, for so many requests where they go by earlier ones: each past is a request of its own."""
         setup, runners = setup_for(self.config, self.model), list[Runner]()
 
         def open_model(folder: str, cache: str, dtype: str) -> Runner:
@@ -197,7 +203,7 @@ class Toy:
         rig = Rig(assemble(choices, self.config, self.model, watched, self.decode), runners)
         rig.engine.clock = partial(next, count(0, TICK))
         if self.learns:
-            rig.remember()
+            rig.remember(requests=requests)
         return rig
 
     @property

@@ -1,6 +1,8 @@
 """A desk: a cache, and beside it in plain Python lists what each of its slots must hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ def follow(value: int, token: int) -> int:
     return (value * 31 + token * 7 + 1) % 65521
 
 
-def rows(values: list[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(values: Sequence[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [heads, len(values), dim]; every element differs, and all are exact in float32."""
     heads, dim = LAYOUT.heads[layer], LAYOUT.dims[layer]
     offsets = (torch.arange(heads * dim).view(heads, 1, dim) + 16 * layer) / 256
@@ -57,6 +59,12 @@ def held(part, kept):
     return part.to(kept).to(part.dtype) if kept else part
 
 
+@lru_cache(maxsize=1000)  # most slots hold after a rule what they held before it
+def stored(values, layer, kept):
+    """What a cache makes of all of these values."""
+    return [held(part, kept) for part in rows(values, layer)]
+
+
 class Desk:
     def __init__(self, cls, options, slots=3, length=24, kept=None):
         self.kept = kept
@@ -65,7 +73,7 @@ class Desk:
         self.held: dict[int, Held] = {}
 
     def rows(self, values, layer):
-        return [held(part, self.kept) for part in rows(values, layer)]
+        return stored(tuple(values), layer, self.kept)
 
     def open(self, tokens, scope=""):
         slot, found = self.cache.open(tokens, scope)

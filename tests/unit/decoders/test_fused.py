@@ -1,7 +1,8 @@
 """Decoders over several models are exact for the law that they name: every outcome visited, against that law alone."""
 
 from dataclasses import replace
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -48,20 +49,28 @@ def model_of(law, seed):
     return model
 
 
+@cache
+def fused_laws(decoder, seed):
+    """The laws of all samplings, and the greedy texts after all prompts."""
+    fused = Reference(model_of(LAWS[decoder], seed))
+    asks = list(product(laws.PROMPTS, laws.GREEDY))
+    return (
+        [fused.law(laws.PROMPT, sampling, LENGTH) for sampling in laws.SAMPLINGS.values()],
+        [(Ask(*ask), fused.greedy(*ask, ask[1].max_tokens)) for ask in asks],
+    )
+
+
 @pytest.mark.parametrize("verifier", ["rejection", "match"])
 @pytest.mark.parametrize("drafter", ["none", CHAIN, TREE, BushyDrafter], ids=["none", "chain", "tree", "bushy"])
 @pytest.mark.parametrize("decoder", LAWS, ids=lambda spelled: spelled.partition(":")[0])
 def test_the_law_is_the_one_that_is_named(decoder, drafter, verifier):
-    for seed, cache in ((0, "contiguous"), (1, "paged")):
-        toy = Toy(drafter=drafter, verifier=verifier, decoder=decoder, cache=cache, model=ToyModel(3, seed))
-        fused = Reference(model_of(LAWS[decoder], seed))
-        for sampling in laws.SAMPLINGS.values():
-            wanted = fused.law(laws.PROMPT, sampling, LENGTH)
+    for seed, memory in ((0, "contiguous"), (1, "paged")):
+        toy = Toy(drafter=drafter, verifier=verifier, decoder=decoder, cache=memory, model=ToyModel(3, seed))
+        sampled, greedy = fused_laws(decoder, seed)
+        for sampling, wanted in zip(laws.SAMPLINGS.values(), sampled, strict=True):
             assert distance(wanted, laws.output_law(toy, sampling)) < laws.TIGHT
-        for prompt in laws.PROMPTS:
-            for sampling in laws.GREEDY:
-                text = toy.build().write([Ask(prompt, sampling)])[0].tokens
-                assert text == fused.greedy(prompt, sampling, sampling.max_tokens)
+        for ask, text in greedy:
+            assert toy.build().write([ask])[0].tokens == text
 
 
 @pytest.mark.parametrize("decoder", LAWS, ids=lambda spelled: spelled.partition(":")[0])

@@ -5,6 +5,7 @@ The verifier is `match`, whose text for a seed is plain decoding's, so that equa
 
 import re
 from dataclasses import fields, replace
+from functools import cache
 
 import pytest
 
@@ -64,7 +65,7 @@ def larger(words):
 
 
 def written(drafter, sampling):
-    rig = Toy(drafter=drafter, verifier="match", model=MODEL).build()
+    rig = Toy(drafter=drafter, verifier="match", model=MODEL).build(len(PROMPTS))
     texts = rig.write([Ask(prompt, sampling) for prompt in PROMPTS])
     assert rig.engine.stats.draft_failures == 0
     return [replace(t, emissions=tuple(e._replace(source="") for e in t.emissions)) for t in texts]
@@ -72,6 +73,14 @@ def written(drafter, sampling):
 
 def plain(sampling):
     return written("none", sampling)
+
+
+@cache
+def changed(field, temperature):
+    """What is asked where a field is changed, and its text in plain decoding."""
+    value, base = CHANGED[field]
+    sampling = replace(replace(base, temperature=temperature), **{field: value})
+    return sampling, plain(sampling)
 
 
 def test_no_field_is_left_out():
@@ -87,10 +96,9 @@ def test_a_field_has_an_effect(field):
 @pytest.mark.parametrize("drafter", SPELLED, ids=lambda d: d if isinstance(d, str) else d.__name__)
 @pytest.mark.parametrize("field", CHANGED)
 def test_a_field_has_its_effect_under_every_drafter(field, drafter):
-    value, base = CHANGED[field]
-    for temperature in (base.temperature, 0.0) if field in GREEDY_TOO else (base.temperature,):
-        sampling = replace(replace(base, temperature=temperature), **{field: value})
-        assert written(drafter_of(drafter), sampling) == plain(sampling)
+    for temperature in (BASE.temperature, 0.0) if field in GREEDY_TOO else (BASE.temperature,):
+        sampling, wanted = changed(field, temperature)
+        assert written(drafter_of(drafter), sampling) == wanted
 
 
 @pytest.mark.parametrize("drafter", ["none", BushyDrafter], ids=["plain", "tree"])
