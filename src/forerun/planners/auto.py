@@ -2,13 +2,11 @@
 
 A pass of n rows takes T(n) seconds, measured when there is a first draft and corrected by how passes go now
 (drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
-what drafts add to it. How often a node is accepted is counted by how many are likelier, of each request and of all
-(drafting/worth.py); where rows are dear, also by who guessed it, how deep and how surely, and drafts are cut to the
-nodes that pay. Nodes are taken in falling order of their chances, as far as tokens per second rise: a knapsack of equal
-weights. Whether those are worth more than none is an opinion; stretches with drafts beside stretches without, compared
-by the clock, are evidence (drafting/duels.py), which is looked for as long as it is not sure, and seldom after that.
-What is never tried is never learnt, so a little more than pays is drafted and verified now and then, unless drafts have
-cost more than they brought by a share of all the time.
+what drafts add to it; so some steps without are taken now and then. How often a node is accepted is counted by how
+many are likelier, of each request and of all (drafting/worth.py); where rows are dear, also by who guessed it, how
+deep and how surely, and drafts are cut to the nodes that pay. Nodes are taken in falling order of their chances, as far
+as tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays
+is drafted and verified now and then, unless drafts have cost more than they brought by a share of all the time.
 A decision holds for some steps, whose times and outcomes are noted and learnt from by the next one: a single step
 says little, and to look at each would take as long as a draft.
 Does not: choose between drafters; give a seed the same text twice where the verifier is not coupled, because measured
@@ -20,9 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from math import inf, log
+from math import inf
 
-from forerun.drafting.duels import Duels, Verdict
 from forerun.drafting.losses import Losses
 from forerun.drafting.notes import Note, costs, learn_times, light
 from forerun.drafting.passes import COLD, Passes
@@ -42,10 +39,13 @@ TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so m
 RUN = 4  # steps where nothing is drafted: the first reads what was written meanwhile, the others say what drafts cost
 ASKED = 4  # of so many requests, then: more would cost more and say little more of each other
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
-AFTER = 2  # steps without drafts that take longer, right after some with them, whose passes have emptied the caches
+BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
+SURE = 1.3  # are thought to bring that much less than others,
+STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer;
+LONG = 16  # more, up to one in BARE of the pause before, where they are not thought to bring so much less
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
-START = 1.1  # and of those that begin, which have to read what was written meanwhile, by opinion alone;
+START = 1.1  # and of those that begin, which have to read what was written meanwhile;
 SLACK, EASE = 0.1, 0.08  # of each, less with one request, and shared by more: one's luck says little
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
@@ -71,17 +71,19 @@ class AutoPlanner(Planner):
         self.lesson = min(setup.drafter.lesson, options.most)
         self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
-        self.losses, self.duels, self.steps = Losses(), Duels(), 0
+        self.losses, self.steps = Losses(), 0
         self.shares = dict[int, int]()  # the decision: nodes of each request, by id
         self.now, self.until = dict[int, int](), 0  # what they get until this step: in a trial more, in a look none
-        self.drafting = self.paying = False  # whether somebody gets any; whether drafts were last thought to pay
+        self.drafting = False  # whether somebody gets any
         self.trying = set[int]()  # requests that get more, until then
         self.rest, self.steady, self.mute = YOUNG, STEADY, REST  # steps that a decision holds, and at most
         self.again, self.every = inf if setup.drafter.silent else 0, 1  # the step of the next; of how many one is noted
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = self.dear = self.cutting = False  # nothing was left of drafts; rows are looked at; drafts are cut
+        self.bare, self.pause = 0, BARE  # the step of the next look at some without drafts; steps until another
         self.hope = 1  # nodes of a trial where nobody drafts
+        self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
 
@@ -119,7 +121,7 @@ class AutoPlanner(Planner):
         if not drafted and self.drafting:
             self.timed = self.steps + 1  # who has rested has more to read; who is new has as well, again and again
         elif drafted and not self.drafting:
-            self.timed = self.steps + (AFTER if self.passes.warm(len(now)) else 0)  # of the first, the shortest
+            self.timed = self.steps + (STREAK - 1 if self.passes.warm(len(now)) else 0)  # of the first, the shortest
 
     def _hold(self, steps: int) -> None:
         """Until the next decision."""
@@ -133,35 +135,37 @@ class AutoPlanner(Planner):
         self.trying.clear()
         if not self.toll.idle:  # it must be known what a step takes without drafts
             self._hold(1)
+            self.bare = self.steps + BARE
             return nothing
-        if self.drafting and not self.everybody.drafts and self.shares.keys() == nothing.keys():
+        if self.wasted:
+            self.shares = nothing
+        drafting = any(self.shares.values())
+        if drafting and self.everybody.drafts and self.steps >= self.bare + (RARE if self.gain >= SURE else 0):
+            look = int(LONG * min((SURE - self.gain) / (SURE - 1), 1.0))
+            self._hold(max(STREAK, min(look, self.pause // BARE)) if self.passes.warm(len(batch)) else COLD + 1)
+            self.pause = min(2 * self.pause, RARE)
+            self.bare = self.steps + self.pause
+            return nothing
+        if drafting and not self.everybody.drafts and self.shares.keys() == nothing.keys():
             self._hold(STEADY)  # nothing has come of it yet
             return self.shares
-        if self.drafting and self.toll.warm and not self.passes.warm(len(batch)):
-            self._hold(COLD + 1)
-            return nothing
-        before, drafted, count, self.cutting = self.shares, self.paying, len(batch), False
-        shares, opinion = ([0] * count, 0.0) if self.wasted else self._best(batch, room)
-        edge = EDGE - SLACK / count if drafted else START - EASE / count
-        bearable = self.losses.bearable(self.steps, count)
-        best = dict(zip(nothing, shares, strict=True))
-        verdict = Verdict(opinion > edge and bearable)
-        if self.toll.warm and any(shares):
-            verdict = self.duels.judge(self.steps, count, log(opinion), log(edge), bearable=bearable)
-        self.paying, self.shares = verdict.pays, best if verdict.drafts else nothing
-        self.cutting = self.cutting and verdict.pays and not verdict.other  # who looks at drafts looks at all of them
-        if verdict.other:
-            self._hold(verdict.steps)
-            return self.shares
-        if not self.paying:
-            self.rest = self.mute if self.wasted else YOUNG if drafted else min(2 * self.rest, self.mute)
+        before, self.cutting = self.shares, False
+        if self.wasted:
+            self.rest = self.mute  # they may be for long, as nothing is learnt of what is not verified
+        elif self.losses.bearable(self.steps, len(batch)):
+            self.shares = dict(zip(nothing, self._best(batch, room), strict=True))
         else:
-            changed = abs(sum(shares) - sum(before.values()))
-            most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafted else YOUNG
-            longer = 2 * self.rest if changed <= count // ALIKE + 1 else self.rest // 2
-            self.rest = max(min(longer, most), begun) if drafted else begun
-        self._hold(min(self.rest, verdict.steps) if self.toll.warm or not self.paying else 1)
-        if self.everybody.drafts and self.losses.trial(self.steps, count, again=tried):
+            self.shares = nothing
+        changed = abs(sum(self.shares.values()) - sum(before.values()))
+        if not any(self.shares.values()):
+            self.rest = YOUNG if drafting else min(2 * self.rest, self.mute)
+            self.bare = max(self.bare, self.steps + self.rest + BARE)
+        else:
+            most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafting else YOUNG
+            longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
+            self.rest = max(min(longer, most), begun) if drafting else begun
+        self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
+        if self.everybody.drafts and self.losses.trial(self.steps, len(batch), again=tried):
             return self._tried(batch, room)
         return self.shares
 
@@ -195,15 +199,12 @@ class AutoPlanner(Planner):
         rows = self.passes.of(running + sum(asked)) - plain
         return constant + each * max(asked) + rows < self.toll.without(running) + plain
 
-    def _best(self, batch: Sequence[Context], room: int) -> tuple[list[int], float]:
-        """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first.
-
-        And how many times as many these are as without drafts.
-        """
+    def _best(self, batch: Sequence[Context], room: int) -> list[int]:
+        """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
         least = self.least
         if not self.toll.known or (len(batch) == 1 == least and not self.toll.warm):
             count = min(max(len(batch) // least, 1), room // least)
-            return [least] * count + [0] * (len(batch) - count), inf
+            return [least] * count + [0] * (len(batch) - count)
         running, general = len(batch), self.everybody.hoped()
         offers = merge(*[self.requests.of(context).offers(i, general, least) for i, context in enumerate(batch)])
         tokens, rows, longest, drafting, usual = float(running), 0.0, 0, 0, self.toll.without(running)
@@ -211,7 +212,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        best = 0.0
+        best = (EDGE - SLACK / running if any(self.shares.values()) else START - EASE / running) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
@@ -229,12 +230,13 @@ class AutoPlanner(Planner):
             elif rate < FALLEN * highest and len(whose) >= least * running:  # the first nodes bear what drafts cost
                 break
         self.hope = hope // running + TRIED if self.toll.warm else 1
+        self.gain = best / plain if self.pause > BARE else 0.0
         each = (self.passes.between(running + max(verified, 1.0)) - self.passes.of(running)) / max(verified, 1.0)
         self.dear = each > LOOK
         self.cutting = self.dear and count > 0
         for i in whose[:count]:
             shares[i] += 1
-        return shares, best / plain
+        return shares
 
     # between drafting and the pass
 
@@ -266,9 +268,6 @@ class AutoPlanner(Planner):
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
-        if spent.rows == requests + sum(map(len, drafts)) and not (self.trying and not self.paying):
-            tokens = sum([len(turn.emissions) for turn in turns])
-            self.duels.add(self.drafting, requests, tokens, spent.drafting + spent.running + spent.around)
         if self.drafting and not self.steps % every:
             records = {context.id: self.requests.of(context) for context in batch}
             drafted = [*records], [*records.values()], self.now, light(drafts), turns, self.made

@@ -75,7 +75,7 @@ def test_a_drafter_that_is_always_wrong_costs_next_to_nothing(drafting, size):
     plan.observe = lambda *told: (spent.append(told[-1]), observe(*told))
     history = play(plan, [never] * size, 2000, drafting)
     assert sum(one.drafting + one.running for one in spent) <= 1.012 * 2000 * FLAT.of(size)
-    assert any(map(any, history[-1000:]))  # it does not give up
+    assert any(map(any, history[-100:]))  # it does not give up
     assert drafting < 0.1 or sum(map(any, history[-1000:])) < 150
 
 
@@ -84,8 +84,7 @@ def test_what_is_always_right_fills_a_flat_curve():
 
 
 def test_a_steep_curve_is_left_alone():
-    luck = cycle([1, 1, 0])
-    history = play(planner(STEEP), [lambda nodes: min(nodes, next(luck))], 400)
+    history = play(planner(STEEP), [lambda nodes: min(nodes, 1)], 400)
     assert history[-2] == [0]
     assert sum(shares[0] > 0 for shares in history[100:]) <= 300 / 8
 
@@ -216,7 +215,6 @@ def test_most_requests_that_go_on_go_on_as_they_were():
     shares = [plan.share([*batch[k:], *(replace(CONTEXT, id=100 + i) for i in range(k))], 100) for k in (0, 1, 2)]
     assert shares == [[8] * 8] * 3
     assert not thought
-    plan.passes.warm = always
     plan.share(batch[:2], 100)
     assert len(thought) == 1
     plan.again = plan.steps + 20
@@ -244,7 +242,7 @@ def test_a_request_alone_is_drafted_for_until_the_first_drafts_are_past():
     history = play(plan, [always], 100)
     assert [one for (one,) in history[2:8]] == [1] * 6
     assert min(one for (one,) in history[20:] if one) >= 4
-    assert sum(one == 0 for (one,) in history[20:]) <= 14  # one look at steps without
+    assert sum(one == 0 for (one,) in history[20:]) <= 4
 
 
 def test_the_length_is_chosen_as_soon_as_the_first_drafts_are_past():
@@ -261,21 +259,31 @@ def test_who_guesses_well_gets_the_nodes():
 @pytest.mark.parametrize("told", [FLAT, STEEP])
 def test_a_wrong_profile_is_found_out(told):
     """What passes take decides, with few rows and with more, not what they took when they were measured."""
-    one, true = [lambda nodes: min(nodes, 1)] * 4, Costs((4, 5, 64), (1.0, 1.4, 25.0))
-    dear = play(planner(told), one, 400, true=true)[100:]
-    tokens = sum(4 + sum(map(bool, shares)) for shares in dear)
-    assert tokens / sum(true.of(4 + sum(shares)) for shares in dear) >= 0.94 * 4
+    one = [lambda nodes: min(nodes, 1)] * 4
+    dear = play(planner(told), one, 400, true=Costs((4, 5, 64), (1.0, 1.4, 25.0)))[100:]
+    assert sum(map(any, dear)) <= 300 / 7
     assert sum(map(any, play(planner(told), one, 600, true=Costs((1, 64), (1.0, 1.2)))[300:])) > 250
 
 
-@pytest.mark.parametrize(("two_rows", "few", "many"), [(1.1, 3, 6), (1.6, 3, 8), (1.9, 4, 20)])
-def test_steps_without_drafts_are_taken_now_and_then_the_more_often_the_less_is_at_stake(two_rows, few, many):
-    """One node is accepted every time, so that a step brings 2 / two_rows of what one without drafts brings."""
-    history = play(planner(Costs((1, 2, 64), (1.0, two_rows, 100.0))), [lambda nodes: min(nodes, 1)], 2400)
+def test_a_step_without_drafts_is_taken_now_and_then_where_they_pay_a_little():
+    little = Costs((1, 2, 64), (1.0, 1.6, 100.0))
+    history = play(planner(little), [lambda nodes: min(nodes, 1)], 600)
+    assert 4 <= history[10:].count([0]) <= 24
+    much = play(planner(FLAT), [always], 600)
+    assert [step for step, shares in enumerate(much) if shares == [0]][:5] == [0, 8, 9, 10, 11]
+    assert much[12:].count([0]) <= 6
+
+
+@pytest.mark.parametrize(("two_rows", "steps"), [(1.1, 3), (1.6, 3), (1.75, 8), (1.8, 10)])
+def test_a_look_at_steps_without_drafts_is_longer_where_little_is_at_stake(two_rows, steps):
+    """One node is accepted every time, so that a step brings 2 / two_rows of what one without drafts brings.
+
+    Looks grow with the pauses between them.
+    """
+    history = play(planner(Costs((1, 2, 64), (1.0, two_rows, 100.0))), [lambda nodes: min(nodes, 1)], 600)
     looks = [len(list(some)) for drafted, some in groupby(map(any, history[20:])) if not drafted]
-    assert few <= len(looks) <= many
-    assert 14 in looks
-    assert max(looks) <= 26
+    assert looks == sorted(looks)
+    assert (looks[0], looks[-1]) == (3, steps)
 
 
 def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
@@ -314,7 +322,7 @@ def test_the_beginnings_of_texts_are_not_taken_for_the_rest():
 def test_it_comes_back_when_guesses_become_right():
     plan = planner(FLAT)
     play(plan, [never], 1000, drafting=0.1)
-    assert [8] in play(plan, [always], 300)[-20:]
+    assert play(plan, [always], 300)[-2] == [8]
 
 
 def test_it_comes_back_soon_when_passes_have_become_cheap():
@@ -322,8 +330,8 @@ def test_it_comes_back_soon_when_passes_have_become_cheap():
     plan, one = planner(FLAT), [lambda nodes: min(nodes, 1)]
     dear = play(plan, one, 300, true=Costs((1, 2, 64), (1.0, 3.0, 9.0)))
     assert sum(map(any, dear[100:])) <= 200 / 16
-    drafted = [any(shares) for shares in play(plan, one, 200)]
-    assert sum(drafted[100:]) >= 60
+    drafted = [any(shares) for shares in play(plan, one, 100)]
+    assert sum(drafted[60:]) >= 30
 
 
 def test_a_trial_that_pays_goes_on_at_once():
@@ -355,21 +363,19 @@ def test_a_few_wrong_guesses_of_a_request_are_not_taken_for_all_of_it():
     assert -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.25
 
 
-@pytest.mark.parametrize(("drafting", "goes_on"), [(0.38, True), (0.6, False)])
-@pytest.mark.parametrize("size", [1, 16])
-def test_what_is_gained_by_the_clock_goes_on_though_it_is_little(size, drafting, goes_on):
-    """Half of the guesses are right: 0.06 are gained or 0.08 lost, of which nobody is sure from the start."""
-    plan, luck = planner(FLAT, most=1), cycle([1, 0, 1, 0, 0, 1, 1, 0])
-    history = play(plan, [lambda nodes: min(nodes, next(luck))] * size, 1200, drafting=drafting)
-    assert (sum(map(any, history[600:])) > 500) is goes_on
-    assert goes_on or sum(map(any, history[600:])) < 60
+@pytest.mark.parametrize(("size", "goes_on"), [(1, True), (16, False)])
+def test_one_request_goes_on_where_drafts_seem_to_lose_a_little(size, goes_on):
+    """Half of the guesses are right, and a draft takes 0.53 steps."""
+    plan, luck = planner(FLAT, most=1), cycle([1, 1, 0, 0])
+    history = play(plan, [lambda nodes: min(nodes, next(luck))] * size, 120, drafting=0.53)
+    assert (sum(map(any, history[40:])) > 50) is goes_on
 
 
 def test_drafts_of_which_nothing_is_left_do_not_go_on():
     """Passes over two rows cost twice what the profile said, so that no node pays; nor do drafts of none."""
     costs, one = Costs((1, 2, 64), (1.0, 2.2, 9.0)), [lambda nodes: min(nodes, 1)]
-    history = play(planner(FLAT), one, 600, drafting=0.03, true=costs)
-    assert sum(map(any, history[200:])) <= 400 / 6
+    history = play(planner(FLAT), one, 300, drafting=0.03, true=costs)
+    assert sum(map(any, history[60:])) <= 240 / 16
 
 
 def test_no_more_than_the_room():
