@@ -1,8 +1,8 @@
 """Clients that ask a server for streamed completions, and what they saw.
 
 What comes is kept with its time and read once a load is over: where clients and server share the cores, what the
-clients do meanwhile is taken from the server.
-Does not: keep connections; a request opens its own, as HTTP/1.0, whose answer ends where the connection does.
+clients do meanwhile is taken from the server. For the same reason a client keeps its connection, as OpenAI's own does.
+Does not: ask again where a connection breaks; that answer has failed.
 """
 
 import asyncio
@@ -15,11 +15,14 @@ from time import perf_counter
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import h11
+
 from forerun.bench.figures import quantile
 from forerun.errors import ForerunError
 
 LONG = 512  # tokens of a prompt that is said to be long
 SHARES = (0.5, 0.95, 0.99)
+_OK, _END = b"HTTP/1.1 200", b"\r\n0\r\n\r\n"  # how a streamed answer begins and ends
 Body = Mapping[str, Any]
 
 
@@ -49,17 +52,20 @@ class Answer:
 
     def read(self) -> "Answer":
         """Make of what was heard what it says."""
-        head, rest = True, b""
-        for moment, data in self.heard:
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if self.status == 0:
-                    words = line.split()
-                    self.status = int(words[1]) if len(words) > 1 else 0
-                elif head:
-                    head = bool(line.strip())
-                elif line.startswith(b"data: {"):
-                    self._part(moment, json.loads(line.removeprefix(b"data: ")))
+        frames, rest = h11.Connection(h11.CLIENT), b""
+        frames.send(h11.Request(method="POST", target="/", headers=[("host", "")]))
+        frames.send(h11.EndOfMessage())
+        with contextlib.suppress(h11.RemoteProtocolError):  # what is no HTTP says nothing
+            for moment, data in self.heard:
+                frames.receive_data(data)
+                while (event := frames.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                    if isinstance(event, h11.Response):
+                        self.status = event.status_code
+                    elif isinstance(event, h11.Data):
+                        *lines, rest = (rest + event.data).split(b"\n")
+                        for line in lines:
+                            if line.startswith(b"data: {"):
+                                self._part(moment, json.loads(line.removeprefix(b"data: ")))
         self.heard.clear()
         return self
 
@@ -69,25 +75,58 @@ class Answer:
         self.tokens = (said.get("usage") or {}).get("completion_tokens", self.tokens)
 
 
-class _Client(asyncio.BufferedProtocol):
-    """Sends a request and hears what comes of it; all read into one place, as to make room costs more than to read."""
+class _Line(asyncio.BufferedProtocol):
+    """A connection over which one request is asked after the other.
+
+    All is read into one place, as to make room costs more than to read.
+    """
 
     room = memoryview(bytearray(1 << 16))
 
-    def __init__(self, request: bytes, answer: Answer, over: asyncio.Future[None]) -> None:
-        self.request, self.answer, self.over = request, answer, over
+    def __init__(self, url: str) -> None:
+        self._place, self._transport = urlsplit(url), cast("asyncio.Transport | None", None)
+        self._answer, self._over, self._last = Answer(0.0), cast("asyncio.Future[None] | None", None), b""
+
+    async def heard(self, body: Body) -> Answer:
+        """One streamed completion, not read yet."""
+        raw, home = json.dumps(body).encode(), asyncio.get_running_loop()
+        head = f"POST {self._place.path}/v1/completions HTTP/1.1\r\nHost: {self._place.netloc}\r\n"
+        kind = f"Content-Length: {len(raw)}\r\nContent-Type: application/json\r\n\r\n"
+        self._answer = answer = Answer(perf_counter(), prompt=length(body))
+        with contextlib.suppress(OSError):  # an answer that did not come is counted
+            if self._transport is None or self._transport.is_closing():
+                await home.create_connection(lambda: self, self._place.hostname or "", self._place.port or 80)
+            self._over, self._last = home.create_future(), b""
+            cast("asyncio.Transport", self._transport).write((head + kind).encode() + raw)
+            await self._over
+        return answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).write(self.request)
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, _: int) -> memoryview:
         return self.room
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.answer.heard.append((perf_counter(), bytes(self.room[:nbytes])))
+        data = bytes(self.room[:nbytes])
+        self._answer.heard.append((perf_counter(), data))
+        self._last = (self._last + data[-len(_END) :])[-len(_END) :]
+        refused = len(self._answer.heard) == 1 and not data.startswith(_OK)
+        if refused:
+            self.close()  # its length is not worth reading
+        if refused or self._last == _END:
+            self._done()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set_result(None)
+        self._done()
+
+    def _done(self) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
 
 def length(body: Body) -> int:
@@ -96,21 +135,9 @@ def length(body: Body) -> int:
     return len(prompt) if isinstance(prompt, list) else 0
 
 
-async def _heard(url: str, body: Body) -> Answer:
-    """One streamed completion, not read yet."""
-    place, raw, home = urlsplit(url), json.dumps(body).encode(), asyncio.get_running_loop()
-    head = f"POST {place.path}/v1/completions HTTP/1.0\r\nHost: {place.netloc}\r\nContent-Length: {len(raw)}\r\n"
-    request = head.encode() + b"Content-Type: application/json\r\n\r\n" + raw
-    answer, over = Answer(perf_counter(), prompt=length(body)), home.create_future()
-    with contextlib.suppress(OSError):  # an answer that did not come is counted
-        await home.create_connection(lambda: _Client(request, answer, over), place.hostname or "", place.port or 80)
-        await over
-    return answer
-
-
 async def ask(url: str, body: Body) -> Answer:
     """One streamed completion."""
-    return (await _heard(url, body)).read()
+    return (await closed(url, [body], 1))[0]
 
 
 async def closed(url: str, bodies: Sequence[Body], clients: int) -> list[Answer]:
@@ -118,7 +145,8 @@ async def closed(url: str, bodies: Sequence[Body], clients: int) -> list[Answer]
     waiting = iter(bodies)
 
     async def client() -> list[Answer]:
-        return [await _heard(url, body) for body in waiting]
+        with contextlib.closing(_Line(url)) as line:
+            return [await line.heard(body) for body in waiting]
 
     found = await asyncio.gather(*(client() for _ in range(clients)))
     return [answer.read() for answers in found for answer in answers]
@@ -126,12 +154,21 @@ async def closed(url: str, bodies: Sequence[Body], clients: int) -> list[Answer]
 
 async def opened(url: str, bodies: Sequence[Body], moments: Sequence[float]) -> list[Answer]:
     """Every body at its moment, seconds from now, whether the server keeps up or not."""
+    free: list[_Line] = []
 
     async def later(body: Body, moment: float) -> Answer:
         await asyncio.sleep(moment)
-        return await _heard(url, body)
+        line = free.pop() if free else _Line(url)
+        try:
+            return await line.heard(body)
+        finally:
+            free.append(line)
 
-    found = await asyncio.gather(*(later(*each) for each in zip(bodies, moments, strict=True)))
+    try:
+        found = await asyncio.gather(*(later(*each) for each in zip(bodies, moments, strict=True)))
+    finally:
+        for line in free:
+            line.close()
     return [answer.read() for answer in found]
 
 

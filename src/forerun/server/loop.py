@@ -168,6 +168,7 @@ class EngineLoop:
         self._thread = Thread(target=self._run, name="forerun-engine", daemon=True)
         self._lock, self._stopping = Lock(), False  # the lock: no order comes after the last was answered
         self._news: deque[tuple[Ticket, int, Event]] = deque()
+        self._answers: deque[Callable[[], None]] = deque()  # to orders
         self._pace = _LEISURE  # seconds between deliveries, by who waits for what is new
         self._steady = _PACE  # the same while texts grow
         self._fresh = set[int]()  # numbers of which nothing was heard yet
@@ -231,7 +232,13 @@ class EngineLoop:
         await self.call(_abort_all)
 
     def _deliver(self) -> None:
-        """Hand out what is there, and look again in a while where there was something."""
+        """Hand out what is there: answers to orders, then news."""
+        while self._answers:
+            self._answers.popleft()()
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """All news; look again in a while where there was some."""
         # Before the news goes: what is told meanwhile sets its own pace.
         self._woken, self._pace, began = False, _LEISURE, thread_time()
         fresh: dict[Ticket, News] = {}
@@ -316,9 +323,14 @@ class EngineLoop:
         try:
             result = order(self._engine)
         except Exception as problem:  # noqa: BLE001 - it goes to whoever gave the order
-            self._home.call_soon_threadsafe(_fail, found, problem)
+            self._answer(partial(_fail, found, problem))
         else:
-            self._home.call_soon_threadsafe(_settle, found, result)
+            self._answer(partial(_settle, found, result))
+
+    def _answer(self, answer: Callable[[], None]) -> None:
+        """To an order. Its thread keeps the interpreter, for the step that was asked for comes first."""
+        self._answers.append(answer)
+        self._bell.ring()
 
     def _tell(self, events: Sequence[Event]) -> None:
         """Leave news for the event loop."""
@@ -355,7 +367,7 @@ class EngineLoop:
             self.broken = sentence
         while not self._orders.empty():
             _, found = self._orders.get_nowait()
-            self._home.call_soon_threadsafe(_fail, found, unavailable(sentence, _RESTART))
+            self._answer(partial(_fail, found, unavailable(sentence, _RESTART)))
         self._tell([Event(n, (), "", "error", sentence, perf_counter(), RequestStats()) for n in self._tickets])
         self._wake()
 

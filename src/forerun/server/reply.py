@@ -256,17 +256,17 @@ class Reply(Response):
     async def _parts(self, news: News, pour: Pour) -> AsyncIterator[bytes]:
         """What the reader gets but for what is poured, until [DONE]; an error ends it too."""
         at_once = partial(self._at_once, pour)
-        openings = b"".join(self._opening(i) for i in range(len(self.told)))
+        lines = b"".join(self._opening(i) for i in range(len(self.told))) + self._lines(news)
         try:
-            yield openings + self._lines(news)
             while any(told.last is None for told in self.told):
-                yield self._lines(await self._read(at_once))
+                yield lines
+                lines = self._lines(await self._read(at_once))
         except Refusal as refusal:
             yield encode(refusal.body) + DONE
             return
         if self.order.usage:
-            yield encode({**self.head, "object": self.order.shape.part, "choices": [], "usage": self._usage()})
-        yield DONE
+            lines += encode({**self.head, "object": self.order.shape.part, "choices": [], "usage": self._usage()})
+        yield lines + DONE  # together, for each sending wakes the reader
 
     def _at_once(self, pour: Pour, news: News) -> bool:
         """Tell news that ends nothing to a reader who takes it; whatever else there is wakes who waits for it."""

@@ -252,18 +252,19 @@ def test_an_idle_engine_says_that_it_lives(llm):
 
 def test_who_waits_may_be_told_at_once(llm):
     """Every event once and in order, whether he was told it or woke for it; what fails in telling fails his reading."""
-    told, woke = [], []
+    told, heard = [], []
 
     def at_once(news):
         if len(told) > 3:
             return False
-        told.extend(event for _, event in news)
+        told.extend(news)
+        heard.extend(event for _, event in news)
         return True
 
     async def work(loop):
         ticket = await loop.submit([Ask([0], Sampling(max_tokens=40, seed=1))])
-        while not woke or woke[-1].finish_reason is None:
-            woke.extend(event for _, event in await ticket.read(at_once))
+        while not heard or heard[-1].finish_reason is None:
+            heard.extend(event for _, event in await ticket.read(at_once))
         other = await loop.submit([Ask([0], Sampling(max_tokens=4000, seed=1)), Ask([1], SAMPLING)])
 
         async def fail():
@@ -275,7 +276,7 @@ def test_who_waits_may_be_told_at_once(llm):
 
     drive(llm, work)
     assert told
-    text = "".join(event.text for event in told + woke)
+    text = "".join(event.text for event in heard)
     assert text == LLM(ToyModel(5), threads=1, profiles="off").generate(["a"], Sampling(max_tokens=40, seed=1))[0].text
 
 
