@@ -1,6 +1,7 @@
 """`forerun bench serve`: what its clients count, and that it counts what a server really said."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -51,6 +52,40 @@ def test_a_part_counts_when_it_comes():
     assert (len(answer.parts), answer.tokens) == (2, 5)
     assert answer.ttft >= 0.19
     assert answer.tpot >= 0.09 / 4
+
+
+def test_a_client_keeps_its_connection_until_it_is_refused():
+    """And an answer's end is found wherever reads part it."""
+    asked = []  # connections, in the order of requests
+
+    async def serve(reader, writer):
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            asked.append(writer)
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            if len(asked) == 3:
+                writer.write(b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}")
+                continue
+            part = b'data: {"choices": [{"text": "a"}], "usage": {"completion_tokens": 5}}\n\n'
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r" % (len(part), part))
+            await asyncio.sleep(0.05)
+            writer.write(b"\n\r\n")
+
+    async def quietly(reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_server(quietly, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return await asyncio.wait_for(closed(url, [{}] * 5, 1), 30)
+
+    answers = asyncio.run(main())
+    assert [(a.status, a.tokens, a.sound) for a in answers] == [(200, 5, True)] * 2 + [(429, 0, False)] + [
+        (200, 5, True)
+    ] * 2
+    assert [writer is asked[0] for writer in asked] == [True] * 3 + [False] * 2
+    assert asked[3] is asked[4]
 
 
 def test_loads_are_run_against_a_server():
