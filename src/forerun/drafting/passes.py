@@ -21,6 +21,7 @@ from forerun.types import Costs
 
 KNOWN = 8  # passes of a size after which others move with it,
 STALE = 8  # if they were not seen for as many; one without drafts then says as much as so many that follow on others
+USUAL = 2  # of so many passes one is of a size by which others are judged: a seldom one may have been held up
 COLD = 3  # passes of a size that take longer than later ones may: of these, only shorter ones count
 
 
@@ -131,7 +132,7 @@ class Passes:
         else:
             pace.factor += min(news, 0.0)
         if warm > KNOWN:  # the machine has changed, not what was thought of such passes
-            change, sure = pace.factor / known, free and not one.drafts
+            change, sure = pace.factor / known, free and not one.drafts and among <= USUAL
             self._follow(change if sure else change ** (1 / among), 1 if sure else STALE)
 
     def _follow(self, change: float, unseen: int) -> None:

@@ -129,3 +129,16 @@ def test_no_pass_is_thought_to_take_longer_than_one_of_more_rows():
         passes.learn(Seen(8, CURVE.of(8), drafts=False))
     assert passes.of(7) == pytest.approx(CURVE.of(8), rel=0.02)
     assert passes.of(1) <= passes.of(7)
+
+
+def test_a_seldom_size_that_was_held_up_does_not_make_all_others_shorter_when_it_no_longer_is():
+    """Else they become shorter each time, and plain passes with them, as none takes longer than one of more rows."""
+    passes = Passes(lambda: CURVE)
+    for _ in range(60):
+        passes.learn(Seen(4, CURVE.of(4), drafts=False, steps=6), Seen(2, CURVE.of(2), drafts=False))
+        passes.learn(Seen(12, CURVE.of(12), drafts=True))
+    for _ in range(40):
+        passes.learn(Seen(4, CURVE.of(4), drafts=False, steps=12), Seen(2, 4 * CURVE.of(2), drafts=False, steps=3))
+        passes.learn(Seen(4, CURVE.of(4), drafts=False, steps=12), Seen(2, CURVE.of(2), drafts=False, steps=3))
+    assert passes.of(12) == pytest.approx(CURVE.of(12), rel=0.25)
+    assert passes.of(4) == pytest.approx(CURVE.of(4), rel=0.05)

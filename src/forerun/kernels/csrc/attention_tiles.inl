@@ -21,6 +21,7 @@ struct Group {
     int64_t count = 0;  // real ones; the rest repeat the last and are hidden
     int64_t row = -1;   // of the unit; -1: all
     int64_t place = 0;  // of the first on the path
+    bool together = true;  // whether they lie side by side
 };
 
 // The groups of a unit: first those that its rows share, then, where a mask parts the rows, each row's own.
@@ -33,6 +34,7 @@ void group_keys(const Segment& s, const Unit& u, int64_t from, int64_t to, std::
             g.row = row;
             g.place = place + first;
             for (int64_t i = 0; i < GROUP_KEYS; ++i) g.entries[i] = u.entries[entry(first + std::min(i, g.count - 1))];
+            for (int64_t i = 1; i < GROUP_KEYS; ++i) g.together &= g.entries[i] == g.entries[0] + i;
         }
     };
     const int64_t begin = from / GROUP_KEYS * GROUP_KEYS;
@@ -53,9 +55,7 @@ void group_keys(const Segment& s, const Unit& u, int64_t from, int64_t to, std::
 
 // Thirty-two rows of the cache as one block: where they lie, or gathered into `room`.
 const uint16_t* rows_of(const uint16_t* strip, const Group& g, int64_t dim, uint16_t* room) {
-    bool together = true;
-    for (int64_t i = 1; i < GROUP_KEYS; ++i) together &= g.entries[i] == g.entries[0] + i;
-    if (together) return strip + g.entries[0] * dim;
+    if (g.together) return strip + g.entries[0] * dim;
     for (int64_t i = 0; i < GROUP_KEYS; ++i) std::memcpy(room + i * dim, strip + g.entries[i] * dim, 2 * dim);
     return room;
 }

@@ -419,10 +419,12 @@ struct Session {
         std::iota(growing.begin(), growing.end(), 0);
         std::vector<std::vector<uint8_t>> masks(rules.size());
         int64_t wanted = (int64_t)rules.size();
+        const bool single = std::any_of(trees.begin(), trees.end(), [&](const Best& tree) { return std::min(tree.size, vocab) == 1; });
         while (true) {
             if ((int64_t)scores.size() < wanted * vocab) scores.resize(wanted * vocab);
             Found found(wanted);
             read(numbers.data(), rows, table, parts, (uintptr_t)scores.data(), wanted, found, 0);
+            if (!single) plan.mass = nullptr;  // ranks weigh the rows again
             pass();
             int64_t row = 0;
             for (int64_t at : growing) {

@@ -162,7 +162,7 @@ struct Plan {
     int64_t num_wanted = 0;
     float* logits = nullptr;  // [num_wanted, vocab]
     int64_t* best = nullptr;  // [num_wanted]
-    float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that)
+    float *peak = nullptr, *mass = nullptr;  // [num_wanted]: logit of the best token; sum of e^(logit - that), or null: not asked for
     std::vector<Lot> lots;
     Drawn* drawn = nullptr;  // [num_wanted]
     std::vector<int> layers;

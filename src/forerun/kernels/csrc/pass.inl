@@ -110,11 +110,18 @@ void turn(const Rope& rope, int64_t position, int64_t room, float* out) {
     const auto& frequencies = !rope.beyond.empty() && position >= rope.border ? rope.beyond : rope.frequencies;
     std::fill(out, out + room, 1.0f);
     std::fill(out + room, out + 2 * room, 0.0f);
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-        const double angle = (float)position * frequencies[i];
-        out[2 * i] = out[2 * i + 1] = (float)std::cos(angle) * rope.scale;
-        out[room + 2 * i + 1] = (float)std::sin(angle) * rope.scale;
-        out[room + 2 * i] = -out[room + 2 * i + 1];
+    const size_t count = frequencies.size();
+    for (size_t first = 0; first < count; first += 8) {
+        const size_t some = std::min<size_t>(8, count - first);
+        doubles angles = {}, sines, cosines;
+        for (size_t i = 0; i < some; ++i) angles[i] = (float)position * frequencies[first + i];
+        circle(angles, sines, cosines);
+        for (size_t i = 0; i < some; ++i) {
+            float* at = out + 2 * (first + i);
+            at[0] = at[1] = (float)cosines[i] * rope.scale;
+            at[room + 1] = (float)sines[i] * rope.scale;
+            at[room] = -at[room + 1];
+        }
     }
 }
 
@@ -220,28 +227,39 @@ private:
         return rope < 0 ? nullptr : ws.turns.data() + (r * (int64_t)net.ropes.size() + rope) * 2 * size.turn;
     }
 
-    // The first largest of a part of a row's logits (NaN where there is one), and the sum of e^(logit - that).
-    Peak crown(const float* row, int64_t begin, int64_t end) const {
-        const int64_t whole = begin + (end - begin) / 16 * 16;
-        wf most = repeat(-std::numeric_limits<float>::infinity());
+    // The first largest of a part of a row's logits (NaN where there is one), and the sum of e^(logit - that) where it is asked for.
+    Peak crown(const float* row, int64_t begin, int64_t end, bool weighed) const {
+        const int64_t whole = begin + (end - begin) / 16 * 16, fours = begin + (end - begin) / (4 * FLOATS) * (4 * FLOATS);
+        const wf nothing = repeat(-std::numeric_limits<float>::infinity());
+        wf most[4] = {nothing, nothing, nothing, nothing};  // one alone would wait for itself at every step
         wi broken = wi{};
-        for (int64_t j = begin; j < whole; j += FLOATS) {
+        int64_t j = begin;
+        for (; j < fours; j += 4 * FLOATS)
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; ++k) {
+                const wf v = load_some(row + j + k * FLOATS);
+                broken |= v != v;
+                most[k] = larger(most[k], v);
+            }
+        for (; j < whole; j += FLOATS) {
             const wf v = load_some(row + j);
             broken |= v != v;
-            most = larger(most, v);
+            most[0] = larger(most[0], v);
         }
-        float top = together(most, [](wf a, wf b) { return larger(a, b); });
+        float top = together(larger(larger(most[0], most[1]), larger(most[2], most[3])), [](wf a, wf b) { return larger(a, b); });
         for (int64_t j = whole; j < end; ++j) top = row[j] > top ? row[j] : top;
         bool bad = any(broken);
         for (int64_t j = whole; j < end; ++j) bad |= row[j] != row[j];
         int64_t best = begin;
         while (best < whole && !any(bad ? load_some(row + best) != load_some(row + best) : load_some(row + best) == repeat(top))) best += FLOATS;
         while (best + 1 < end && !(bad ? row[best] != row[best] : row[best] == top)) ++best;
+        const float shown = bad ? std::numeric_limits<float>::quiet_NaN() : top;
+        if (!weighed) return {best, shown, 0};
         vf mass = zero();
         for (int64_t j = begin; j < whole; j += 16) mass += exponential(load(row + j) - top);
         float rest = sum(mass);
         for (int64_t j = whole; j < end; ++j) rest += std::exp(row[j] - top);
-        return {best, bad ? std::numeric_limits<float>::quiet_NaN() : top, rest};
+        return {best, shown, rest};
     }
 
     // That of whole rows. The parts are the same however many threads there are; each takes about what it wrote.
@@ -249,7 +267,7 @@ private:
         const int64_t each = std::max(CROWN, round_up((net.vocab + CROWNS - 1) / CROWNS, 16)), parts = (net.vocab + each - 1) / each;
         mine(parts, [&](int64_t part) {
             for (int64_t i = 0; i < plan.num_wanted; ++i)
-                ws.crowns[i * CROWNS + part] = crown(plan.logits + i * net.vocab, part * each, std::min(net.vocab, (part + 1) * each));
+                ws.crowns[i * CROWNS + part] = crown(plan.logits + i * net.vocab, part * each, std::min(net.vocab, (part + 1) * each), plan.mass);
         });
         meet();
         mine(plan.num_wanted, [&](int64_t i) {
@@ -259,6 +277,7 @@ private:
                 if (!(found[part].value <= top.value)) top = found[part];
             plan.best[i] = top.token;
             plan.peak[i] = top.value;
+            if (!plan.mass) return;
             plan.mass[i] = 0;
             for (int64_t part = 0; part < parts; ++part)  // one that holds nothing but minus infinity weighs nothing
                 if (found[part].value != -std::numeric_limits<float>::infinity())
@@ -504,7 +523,7 @@ private:
         }
         const bool greedy = lot.cuts.temperature == 0;
         if (lot.bend || greedy) {
-            const Peak top = crown(row, 0, net.vocab);
+            const Peak top = crown(row, 0, net.vocab, false);
             if (top.value == -std::numeric_limits<float>::infinity()) return {-1};
             if (greedy) return {top.token};
         }

@@ -34,19 +34,31 @@ struct Patches {
 
     // The largest of patch b among what comes after token `at` with value `v` in the order of ranks.
     float rest(int64_t b, float v, int64_t at) const {
-        const int64_t begin = b * PATCH, here = std::min(vocab - begin, PATCH), before = at - begin;
-        float most = -std::numeric_limits<float>::infinity();
-        for (int64_t j = 0; j < here; ++j) {
-            const bool later = (row[begin + j] < v) | ((row[begin + j] == v) & (j > before));
-            most = later & (row[begin + j] > most) ? row[begin + j] : most;
+        const int64_t end = std::min(vocab, (b + 1) * PATCH);
+        const wf nothing = repeat(-std::numeric_limits<float>::infinity());
+        wf below = nothing;
+        wi again = {};  // equal ones that come later
+        int64_t j = b * PATCH;
+        for (; j + FLOATS <= end; j += FLOATS) {
+            const wf x = load_some(row + j);
+            again |= (x == v) & (lanes() > (int32_t)(at - j));
+            below = larger(below, select(x < v, x, nothing));
         }
-        return most;
+        float most = together(below, [](wf a, wf b) { return larger(a, b); });
+        bool equal = any(again);
+        for (; j < end; ++j) {
+            equal |= row[j] == v && j > at;
+            most = row[j] < v && row[j] > most ? row[j] : most;
+        }
+        return equal ? v : most;
     }
 
     // The first token of patch b that has value v and an id above `above`.
     int64_t find(int64_t b, float v, int64_t above) const {
         int64_t j = std::max(b * PATCH, above + 1);
-        for (const int64_t last = std::min(vocab, (b + 1) * PATCH) - 1; j < last && row[j] != v;) ++j;
+        const int64_t last = std::min(vocab, (b + 1) * PATCH) - 1;
+        while (j + FLOATS <= last && !any(load_some(row + j) == v)) j += FLOATS;
+        while (j < last && row[j] != v) ++j;
         return std::min(j, vocab - 1);
     }
 };

@@ -230,6 +230,24 @@ INLINE wf error_function(wf x) {
     return select(x < 0.0f, -y, y);
 }
 
+typedef double doubles __attribute__((vector_size(64)));
+typedef int64_t wholes __attribute__((vector_size(64)));
+
+// Sines and cosines of |angles| below 2^24 to 1e-13: within an eighth of a turn around a multiple of a quarter, by the
+// first terms of their series.
+INLINE void circle(doubles angles, doubles& sines, doubles& cosines) {
+    constexpr double QUARTER = 0x1.921fb54p+0, REST = 9.920935796805404e-10;  // of a turn: so few bits that multiples are exact, and what they lack
+    const doubles turned = angles * 0.63661977236758134 + 6755399441055744.0;  // whose last bits are the nearest whole number
+    const wholes quarters = (wholes)turned;
+    const doubles whole = turned - 6755399441055744.0;
+    const doubles r = (angles - whole * QUARTER) - whole * REST, z = r * r;
+    const doubles s = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800 + z * (1.0 / 6227020800.0))))));
+    const doubles c = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600 - z * (1.0 / 87178291200.0)))))));
+    const wholes odd = -(quarters & 1), low = (wholes)s, high = (wholes)c;
+    sines = (doubles)(((low & ~odd) | (high & odd)) ^ ((quarters & 2) << 62));
+    cosines = (doubles)(((high & ~odd) | (low & odd)) ^ (((quarters + 1) & 2) << 62));
+}
+
 INLINE wf activate(Activation kind, wf x) {
     switch (kind) {
         case Activation::SILU: return quotient(x, exponential(-x) + 1.0f);
