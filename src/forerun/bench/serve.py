@@ -7,7 +7,7 @@ met both objectives. The clients' own CPU time is given too: they may share the 
 goes to every server in turns, each time to new ones, and what a further one does is divided by what the first did in
 the same round, or with the same part of its requests: a machine changes within seconds. One that is called `library`
 is no server: LLM in this process, as many requests at once.
-Does not: keep connections (`load.py`); know more of a trace than times and lengths.
+Does not: know more of a trace than times and lengths.
 """
 
 import asyncio
