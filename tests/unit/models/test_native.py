@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from forerun.caches.contiguous import ContiguousCache
 from forerun.caches.paged import PagedCache
-from forerun.engine.batch import pack
+from forerun.engine.batch import flatten, pack, sent
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError, ModelError
 from forerun.kernels import native
@@ -36,6 +36,7 @@ from forerun.types import LayerPlan, Sampling, Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
+CPU = torch.device("cpu")
 PROMPT = "Once upon a time there was a small dog who liked to run in the park with his friend Tom. "
 INT8_CACHE, WHOLE_SUMS = 1e-3, 2e-3  # divergence; and what whole queries and weights may change
 GAPS = {("auto", "auto"): 1e-5, ("auto", "fp32"): 1e-5, ("auto", "int8"): WHOLE_SUMS}
@@ -308,6 +309,23 @@ def test_one_broken_output_reaches_the_logits(tmp_path, dtype, value):
     save_file(weights, path, {"format": "pt"})
     _, logits = feed(opened(load_model(tmp_path, dtype)), list(range(6)))
     assert not logits.isfinite().all(-1).any()
+
+
+@pytest.mark.parametrize("first", [0, 5_000, 190_000])
+def test_far_positions_turn_as_torch_turns_them(tmp_path, monkeypatch, first):
+    folder = save(tmp_path, "llama", torch.float32, max_position_embeddings=200_000)
+
+    def logits():
+        runner = opened(load_model(folder, "fp32", "cpu", 1), slots=1)
+        slot, _ = runner.cache.open(())
+        flat = flatten([Work(slot, (5, 17, 40, 63), logits=(0, 1, 2, 3))], runner.cache)
+        flat = flat._replace(positions=[first, first + 1, first + 77, first + 4_001])
+        model = runner.model
+        return (model.run(flat, runner.cache) if model.follows else model.forward(sent(flat, CPU), runner.cache)).logits
+
+    mine = logits()
+    monkeypatch.setattr(native, "load", lambda: None)
+    torch.testing.assert_close(mine, logits(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
