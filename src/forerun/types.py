@@ -802,6 +802,15 @@ class Runner(Protocol):
         """Commit the works' tokens and grow the best tree below each; None, with nothing done, without room for it."""
         ...
 
+    @property
+    def aside(self) -> bool:
+        """Whether `begin_best` is there."""
+        ...
+
+    def begin_best(self, work: Sequence[Work], rules: Sequence["Best"]) -> Callable[[], list["Grown"]] | None:
+        """The same beside what the host does; until what comes back was called, the cache is not to be used."""
+        ...
+
 
 class Spelling(Protocol):
     """A tokenizer as what its tokens write, as a drafter may use it."""

@@ -5,13 +5,14 @@ What is drawn is drawn from the small model's own distribution q, shaped by the 
 Does not: translate between tokenizers; both models must share one vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from forerun.drafters.contract import Drafter
+from forerun.drafting.readings import GrownReading, Reading
 from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
-from forerun.growth import ROOT, UNSOUND, Growth
+from forerun.growth import UNSOUND, Growth
 from forerun.member import check_branching
 from forerun.reader import check_states, leave, second_model
 from forerun.sampling import Shaper
@@ -19,58 +20,19 @@ from forerun.trees.contract import Tree
 from forerun.types import Best, Context, Draft, Facts, Grown, Need, Outcome, Setup, Work
 
 
-@dataclass(eq=False, slots=True)
-class _Reading:
-    """What the small model reads of one draft: an entry of its cache per node that is looked behind."""
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What was foreseen of a text and its next budget when a draft began to grow ahead."""
 
-    slot: int
-    tree: Tree
-    growth: Growth
-    nodes: list[int] = field(default_factory=list)  # by entry
-    entries: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})  # by node
-    parents: list[int] = field(default_factory=list)  # entries, by entry
+    text: int  # tokens
+    last: list[int]  # of them
+    budget: int
+    mark: int  # the cache's, of before
 
-    def work(self) -> Work:
-        """The nodes of the newest look as rows; their tokens do not matter where only a device knows them."""
-        growth, base = self.growth, len(self.nodes)
-        look = growth.newest
-        for node in look.nodes:
-            self.entries[node] = len(self.nodes)
-            self.nodes.append(node)
-            self.parents.append(self.entries[growth.parents[node]])
-        tokens = tuple([growth.children[node].token for node in look.nodes])
-        rows = tuple(range(len(look.nodes)))
-        ask = look if look.worthwhile else None
-        return Work(self.slot, tokens, tuple(self.parents), base, rows, look.hidden, ask=ask, lot=look.lot)
-
-    def find(self, tokens: Sequence[int]) -> list[int]:
-        """The entries along a path of tokens, as far as they were read."""
-        return _along(tokens, self.nodes, self.growth.parents, [child.token for child in self.growth.children])
-
-
-@dataclass(eq=False, slots=True)
-class _Grown:
-    """What the small model has read of a draft that grew in one go."""
-
-    tree: Grown
-
-    def find(self, tokens: Sequence[int]) -> list[int]:
-        """The same."""
-        return _along(tokens, self.tree.read, self.tree.parents, self.tree.tokens)
-
-
-def _along(path: Sequence[int], read: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
-    """The entries along a path of tokens; `read`: the node of every entry, or -1."""
-    found, above = list[int](), ROOT
-    for token in path:
-        for entry, node in enumerate(read):
-            if node != ROOT and parents[node] == above and tokens[node] == token:
-                found.append(entry)
-                above = node
-                break
-        else:
-            return found
-    return found
+    def fits(self, context: Context, budget: int) -> bool:
+        """Whether it came so."""
+        text = context.tokens
+        return budget == self.budget and len(text) == self.text and text[-len(self.last) :] == self.last
 
 
 @dataclass(eq=False, slots=True)
@@ -79,7 +41,9 @@ class _Seat:
 
     slot: int
     recall: Recall
-    reading: "_Reading | _Grown | None" = None  # of its last draft
+    reading: Reading | GrownReading | None = None  # of its last draft
+    budget: int = 0  # of that, where it grew in one go and is not judged yet
+    ahead: _Ahead | None = None  # the reading is of a draft that nobody has asked for yet
 
 
 class DraftModelDrafter(Drafter):
@@ -121,6 +85,9 @@ class DraftModelDrafter(Drafter):
         check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
         wide = not options.tree and setup.branches and self.runner.cache.facts.branches and self.runner.branches
         self.best: Tree | None = setup.open_tree("opt-tree") if wide else None  # of who chooses tokens
+        self._growing = list[_Seat]()  # ahead
+        self._end: Callable[[], list[Grown]] | None = None  # waits for that
+        self._problem: Exception | None = None  # of it
 
     @classmethod
     def toy(cls) -> Options:
@@ -131,31 +98,69 @@ class DraftModelDrafter(Drafter):
         return self.tree.recalls > 0
 
     def start(self, context: Context) -> _Seat:
+        self._settle()
         return _Seat(int(self.runner.cache.open(())[0]), Recall(self.tree.recalls))
 
     def pause(self, context: Context) -> None:
-        leave(self.runner, context.state)
-        context.state.reading = None
+        self.stop(context)
+        context.state.reading = context.state.ahead = None
 
     def resume(self, context: Context) -> None:
+        self._settle()
         context.state.slot = int(self.runner.cache.open(())[0])
 
     def stop(self, context: Context) -> None:
+        self._settle()
         leave(self.runner, context.state)
 
     def propose(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
-        cache = self.runner.cache
-        for context in batch:
-            if cache.unjudged(context.state.slot):  # a draft before was never judged
-                cache.keep(context.state.slot, (), ())
-        return self._at_once(batch, budgets) or self._by_looks(batch, budgets)
+        self._settle()
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        drafts = [self._foreseen(context, budget) for context, budget in zip(batch, budgets, strict=True)]
+        left = [i for i, draft in enumerate(drafts) if draft is None]
+        if left:
+            asked = [batch[i] for i in left], [budgets[i] for i in left]
+            for i, draft in zip(left, self._at_once(*asked) or self._by_looks(*asked), strict=True):
+                drafts[i] = draft
+        return [draft for draft in drafts if draft is not None]
+
+    def _foreseen(self, context: Context, budget: int) -> Draft | None:
+        """The draft that grew ahead, if it is what is asked for; else the cache is as if none had."""
+        seat, cache = context.state, self.runner.cache
+        ahead, seat.budget = seat.ahead, 0
+        if ahead is not None and isinstance(seat.reading, GrownReading) and ahead.fits(context, budget):
+            seat.ahead, seat.budget = None, budget
+            return _draft(seat.reading.tree)
+        self._forget(seat)
+        if cache.unjudged(seat.slot):  # a draft before was never judged
+            cache.keep(seat.slot, (), ())
+        return None
+
+    def _forget(self, seat: _Seat) -> None:
+        """A draft that grew ahead, if there is one."""
+        if seat.ahead is not None:
+            self.runner.cache.rollback(seat.slot, seat.ahead.mark)
+            seat.ahead = seat.reading = None
+
+    def _settle(self) -> None:
+        """Nothing may touch the cache before what grows ahead has grown."""
+        if self._end is None:
+            return
+        end, self._end = self._end, None
+        try:
+            for seat, tree in zip(self._growing, end(), strict=True):
+                seat.reading = GrownReading(tree)
+        except Exception as problem:  # noqa: BLE001 - it is told to whoever asks for a draft, and to nobody else
+            self._problem = problem
 
     def _by_looks(self, batch: Sequence[Context], budgets: Sequence[int]) -> list[Draft]:
         """Grow what the trees ask for."""
         readings = [self._begin(context, budget) for context, budget in zip(batch, budgets, strict=True)]
         active = [r for r in readings if r.growth.looking]
         if active and self._blind(active):
-            passes = list[list[_Reading]]()
+            passes = list[list[Reading]]()
             for number, outputs in enumerate(self.runner.follow(self._steps(active, passes))):
                 for reading, output in zip(passes[number], outputs, strict=True):
                     reading.growth.answer(number, output)
@@ -168,23 +173,23 @@ class DraftModelDrafter(Drafter):
         tree = self.best if self.best is not None and context.sampling.greedy else self.tree
         return tree, self.options.depth or tree.levels
 
-    def _begin(self, context: Context, budget: int) -> _Reading:
+    def _begin(self, context: Context, budget: int) -> Reading:
         """A new draft."""
         seat: _Seat = context.state
         tree, depth = self._shape(context)
         growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos)
-        seat.reading = reading = _Reading(seat.slot, tree, growth)
+        seat.reading = reading = Reading(seat.slot, tree.blind, growth)
         return reading
 
-    def _blind(self, active: Sequence[_Reading]) -> bool:
+    def _blind(self, active: Sequence[Reading]) -> bool:
         """Whether chains can grow in one go: nothing that the host decides depends on a drafted token."""
         looks = [reading.growth.newest for reading in active]
         asks = any((look.worthwhile and look.lot is None) or look.hidden for look in looks)
         several = any(min(reading.growth.budget, reading.growth.depth) > 1 for reading in active)
-        blind = all(reading.tree.blind for reading in active)
+        blind = all(reading.blind for reading in active)
         return blind and several and self.runner.follows(asks=asks) and all(look.early for look in looks)
 
-    def _steps(self, active: list[_Reading], passes: list[list[_Reading]]) -> Iterator[list[Work]]:
+    def _steps(self, active: list[Reading], passes: list[list[Reading]]) -> Iterator[list[Work]]:
         """Pass after pass of whole chains, of which the host learns at the end."""
         while active := [reading for reading in active if self._room(reading)]:
             passes.append(active)
@@ -209,11 +214,11 @@ class DraftModelDrafter(Drafter):
         grown = self.runner.follow_best(works, rules)
         if grown is None:
             return None
-        for context, one in zip(batch, grown, strict=True):
-            context.state.reading = _Grown(one)
+        for context, budget, one in zip(batch, budgets, grown, strict=True):
+            context.state.reading, context.state.budget = GrownReading(one), budget
         return [_draft(one) for one in grown]
 
-    def _by_level(self, active: list[_Reading]) -> None:
+    def _by_level(self, active: list[Reading]) -> None:
         """Level after level, each from what the one before has found."""
         level = 0
         while active := [reading for reading in active if self._room(reading)]:
@@ -223,7 +228,7 @@ class DraftModelDrafter(Drafter):
                 self._go_on(reading)
             level += 1
 
-    def _room(self, reading: _Reading) -> bool:
+    def _room(self, reading: Reading) -> bool:
         """Whether there is something to read, and the small model can; its context may be the shorter one.
 
         There is nothing new for who is asked twice in a step.
@@ -236,7 +241,7 @@ class DraftModelDrafter(Drafter):
         new = len(growth.context.tokens) - cache.length(reading.slot)
         return new > 0 and bool(cache.reserve(reading.slot, max(new, len(growth.newest.nodes))))
 
-    def _work(self, reading: _Reading) -> Work:
+    def _work(self, reading: Reading) -> Work:
         """The first pass reads what was committed since the last draft; later ones read nodes."""
         growth, look = reading.growth, reading.growth.newest
         if len(growth.asked) > 1:
@@ -245,7 +250,7 @@ class DraftModelDrafter(Drafter):
         ask = look if look.worthwhile else None
         return Work(reading.slot, tokens, logits=(len(tokens) - 1,), hidden=look.hidden, ask=ask, lot=look.lot)
 
-    def _go_on(self, reading: _Reading) -> None:
+    def _go_on(self, reading: Reading) -> None:
         """The look's pass has begun: what the first one read is committed text."""
         growth, cache = reading.growth, self.runner.cache
         if len(growth.asked) == 1:
@@ -255,14 +260,44 @@ class DraftModelDrafter(Drafter):
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""
+        self._settle()
         for context, outcome in zip(batch, outcomes, strict=True):
             seat = context.state
+            self._forget(seat)
             seat.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
                 tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
                 entries = seat.reading.find(tokens)
                 self.runner.cache.keep(seat.slot, tokens[: len(entries)], entries)
                 seat.reading = None
+        if self.runner.aside:
+            self._go_ahead(batch, outcomes)
+
+    def _go_ahead(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
+        """Grow the next drafts while what these wrote becomes text, as if everybody went on with the same budget."""
+        works, rules, seats, foreseen = list[Work](), list[Best](), list[_Seat](), list[_Ahead]()
+        for context, outcome in zip(batch, outcomes, strict=True):
+            seat: _Seat = context.state
+            budget, seat.budget = seat.budget, 0
+            if not budget or outcome.draft is None or outcome.verdict is None:
+                continue
+            new = [*[outcome.draft.tokens[node] for node in outcome.verdict.path], outcome.verdict.token]
+            text, sampling = len(context.tokens) + len(new), context.sampling
+            left = sampling.max_tokens - (text - context.prompt_length) - 1 if sampling.max_tokens else budget
+            tree, depth = self._shape(context)
+            rule, held = tree.best(budget, depth), self.runner.cache.length(seat.slot)
+            if rule is None or left < budget or (not sampling.ignore_eos and any(token in self.eos for token in new)):
+                continue
+            unread = tuple(new[held - len(context.tokens) :])
+            works.append(Work(seat.slot, unread, logits=(len(unread) - 1,)))
+            rules.append(rule)
+            seats.append(seat)
+            foreseen.append(_Ahead(text, new, budget, self.runner.cache.checkpoint(seat.slot)))
+        self._end = self.runner.begin_best(works, rules) if works else None
+        if self._end is not None:
+            self._growing = seats
+            for seat, ahead in zip(seats, foreseen, strict=True):
+                seat.ahead = ahead
 
 
 def _draft(tree: Grown) -> Draft:

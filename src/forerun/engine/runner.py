@@ -85,6 +85,27 @@ class ModelRunner:
         The nodes that were read are unjudged afterwards. None, with nothing done, where a slot has no room for all that
         its rule allows. Needs `branches`.
         """
+        flat = self._committed(work, rules)
+        return self._read(work, self.model.follow_best(flat, rules, self.cache)) if flat is not None else None
+
+    @property
+    def aside(self) -> bool:
+        """Whether whole trees can grow while the host does something else."""
+        return self.branches and self.model.aside
+
+    def begin_best(self, work: Sequence[Work], rules: Sequence[Best]) -> Callable[[], list[Grown]] | None:
+        """The same beside what the host does meanwhile; what comes back waits for the trees.
+
+        Nothing may touch the cache before that. Needs `aside`.
+        """
+        flat = self._committed(work, rules)
+        if flat is None:
+            return None
+        end = self.model.begin_best(flat, rules, self.cache)
+        return lambda: self._read(work, end())
+
+    def _committed(self, work: Sequence[Work], rules: Sequence[Best]) -> Flat | None:
+        """The pass that reads these tokens, which count as read, with room for trees; None where there is none."""
         pairs = list(zip(work, rules, strict=True))
         if not all(self.cache.reserve(w.slot, len(w.tokens) + rule.beyond) for w, rule in pairs):
             return None
@@ -93,7 +114,10 @@ class ModelRunner:
         for w, rule in pairs:
             self.cache.keep(w.slot, w.tokens, range(len(w.tokens)))
             self.cache.reserve(w.slot, rule.beyond)  # `keep` gives back what nobody holds
-        grown = self.model.follow_best(flat, rules, self.cache)
+        return flat
+
+    def _read(self, work: Sequence[Work], grown: list[Grown]) -> list[Grown]:
+        """These trees, whose nodes are in the cache."""
         lengths = [self.cache.length(w.slot) for w in work]
         read = zip(work, grown, lengths, strict=True)
         self.cache.advance([Segment(w.slot, 0, len(tree.read), length, 0, None) for w, tree, length in read])

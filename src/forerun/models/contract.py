@@ -4,7 +4,7 @@ Tree masks, hidden states and partial depth are part of the call. A model holds 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -82,6 +82,18 @@ class Model(ABC):
 
         What the tree `opt-tree` grows, in as many passes. The cache has committed what the pass reads, and has room for
         `beyond` more entries in each slot; it is not advanced.
+        """
+        raise NotImplementedError
+
+    @property
+    def aside(self) -> bool:
+        """Whether `begin_best` is there: whether a core is left for trees while the host does something else."""
+        return False
+
+    def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
+        """The same beside what the host does meanwhile; what comes back waits for it.
+
+        Until then neither the cache nor its model may be used by anybody else.
         """
         raise NotImplementedError
 

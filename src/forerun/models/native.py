@@ -323,13 +323,16 @@ class NativeTransformer(Growing):
 
     def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
         session = self._sessions.get(cache) or self._begin(cache)
-        table, runs = list[int](), list[tuple[int, int]]()
-        for s, rule in zip(flat.segments, rules, strict=True):
-            held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.rows, 0, None))
-            table += (s.start, s.rows, s.past, s.base, 0, len(runs), len(held))
-            runs += held
-        numbers = flat.tokens + flat.positions + flat.wanted
-        return [Grown(*one) for one in session.grow(numbers, len(flat.tokens), table, runs, rules)]
+        return [Grown(*one) for one in session.grow(*_growth(flat, rules, cache), rules)]
+
+    @property
+    def aside(self) -> bool:
+        return widest() > 1
+
+    def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
+        session = self._sessions.get(cache) or self._begin(cache)
+        session.begin(team_of(widest()), *_growth(flat, rules, cache), rules)
+        return lambda: [Grown(*one) for one in session.end()]
 
     def _hidden(self, flat: Flat) -> dict[int, torch.Tensor]:
         """Room for the hidden states that are asked for, by place in the order of the layers that run."""
@@ -361,7 +364,7 @@ class NativeTransformer(Growing):
         layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
         strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
         kind = STORED[self.info.layout.stored]
-        session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64))
+        session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64), rows)
         self._sessions[cache] = session
         return session
 
@@ -383,6 +386,16 @@ def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], lis
         table += (s.start, s.rows, s.past, s.base, mask, len(runs), len(held))
         runs += held
     return table, runs
+
+
+def _growth(flat: Flat, rules: Sequence[Best], cache: Cache) -> tuple[Any, ...]:
+    """What trees grow behind: numbers, rows, segments and runs, which have room for all that the rules allow."""
+    table, runs = list[int](), list[tuple[int, int]]()
+    for s, rule in zip(flat.segments, rules, strict=True):
+        held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.rows, 0, None))
+        table += (s.start, s.rows, s.past, s.base, 0, len(runs), len(held))
+        runs += held
+    return flat.tokens + flat.positions + flat.wanted, len(flat.tokens), table, runs
 
 
 def _index(order: list[int], layer: int) -> int:

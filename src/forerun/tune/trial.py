@@ -78,6 +78,13 @@ class Counted:
             held = [before + here for before, here in zip(held, rows, strict=True)]
         return grown
 
+    @property
+    def aside(self) -> bool:
+        return False
+
+    def begin_best(self, work: Sequence[Work], rules: Sequence[Best]) -> None:
+        """Never: what grows is billed when it has."""
+
     def _added(self, steps: Iterable[Sequence[Work]]) -> Iterator[Sequence[Work]]:
         for work in steps:
             self._add(work)

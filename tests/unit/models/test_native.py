@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from itertools import combinations
+from itertools import count as counted
 from pathlib import Path
 from subprocess import Popen
 from threading import get_native_id
@@ -29,10 +30,11 @@ from forerun.kernels import native
 from forerun.layers.kv_rows import encode
 from forerun.llm import LLM
 from forerun.models import calibrate
+from forerun.models import native as native_models
 from forerun.models.load import load_model
 from forerun.models.native import NativeTransformer, cores, rotated, threads_for
 from forerun.testing import Ask, Toy
-from forerun.types import LayerPlan, Sampling, Work
+from forerun.types import Best, Flat, LayerPlan, Sampling, Work
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason="the extension was not built here")
 VOCAB = 96
@@ -449,6 +451,7 @@ def drafts(folders, models, monkeypatch):
 
     def write(family, drafter, *, at_once, sampling, length=96, folder=None):
         monkeypatch.setattr(ModelRunner, "branches", at_once)
+        monkeypatch.setattr(ModelRunner, "aside", False)
         spelled = f"draft-model:model=({folder or folders[family]}){drafter}"
         rig = Toy(drafter=spelled, planner="fixed:nodes=8", model=models[family, 1, "auto", "auto"])
         built = rig.resized(max_requests=3, max_step_tokens=48, context_length=length, draft_timeout=300.0).build()
@@ -524,6 +527,167 @@ def test_a_broken_row_ends_a_tree_and_costs_no_text(drafts, folders, tmp_path):
     sound, *_ = drafts("llama", ",tree=opt-tree", at_once=True, sampling=GREEDY)
     assert [[e.token for e in text] for text in said] == [[e.token for e in text] for text in sound]
     assert (said, found, [], failures, looked) == drafts("llama", ",tree=opt-tree", at_once=False, **broken)
+
+
+@pytest.fixture
+def ahead(folders, models, monkeypatch):
+    """What requests write and every draft of theirs; how many drafts grew ahead, and how many were of use; failures."""
+
+    def write(family, drafter, *, aside, shares, sampling, blocks=0, change=lambda _: None):
+        monkeypatch.setattr(ModelRunner, "aside", aside)
+        cache = f"paged:block_size=4,blocks={blocks}" if blocks else "contiguous"
+        spelled = f"draft-model:model=({folders[family]}){drafter}"
+        rig = Toy(drafter=spelled, planner="fixed:nodes=8", cache=cache, model=models[family, 1, "auto", "auto"])
+        built = rig.resized(max_requests=3, max_step_tokens=48, context_length=96, draft_timeout=300.0).build()
+        engine, planner, inner = built.engine, built.engine.members.planner, built.engine.members.drafter.inner
+        found, grew, steps = [], [], counted()
+        propose, begin = inner.propose, inner.runner.begin_best
+        monkeypatch.setattr(planner, "share", lambda batch, _: shares([c.id for c in batch], next(steps)))
+        monkeypatch.setattr(inner, "propose", lambda *given: found.append(propose(*given)) or found[-1])
+        monkeypatch.setattr(inner.runner, "begin_best", lambda *given: grew.append(len(given[0])) or begin(*given))
+        change(inner, built)
+        said = [
+            text.emissions for text in built.write([Ask((5 + n, 9, 1), replace(sampling, seed=n)) for n in range(5)])
+        ]
+        return said, found, sum(grew), engine.stats.draft_failures, engine.stats.preemptions
+
+    return write
+
+
+LONG = replace(GREEDY, ignore_eos=True)
+
+
+def steady(ids, step):
+    return [4] * len(ids)
+
+
+def changing(ids, step):
+    return [(3 * (step // 3) + number * step) % 5 for number in ids]
+
+
+@pytest.mark.parametrize("shares", [steady, changing])
+@pytest.mark.parametrize("options", ["", ",tree=opt-tree,cache=paged,dtype=int8", ",tree=(opt-tree:gain=0),depth=4"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_a_draft_that_grew_ahead_is_the_one_that_is_asked_for(ahead, family, options, shares):
+    said, found, grew, failures, _ = ahead(family, options, aside=True, shares=shares, sampling=LONG)
+    assert grew > 20
+    assert (said, found, 0, 0, 0) == ahead(family, options, aside=False, shares=shares, sampling=LONG)
+    assert not failures
+
+
+@pytest.mark.parametrize("options", ["", ",cache=paged"])
+def test_who_ends_while_his_draft_grows_leaves_his_place_to_the_next(ahead, options):
+    asked = {"shares": steady, "sampling": replace(LONG, stop_token_ids=tuple(range(0, VOCAB, 9)))}
+    said, found, grew, failures, _ = ahead("llama", options, aside=True, **asked)
+    assert grew > 5
+    assert any(len(text) < LONG.max_tokens for text in said)
+    assert not failures
+    assert (said, found) == ahead("llama", options, aside=False, **asked)[:2]
+
+
+def test_whoever_loses_his_place_loses_what_grew_ahead(ahead):
+    asked = {"shares": steady, "sampling": LONG, "blocks": 16}
+    said, found, grew, failures, preempted = ahead("llama", "", aside=True, **asked)
+    assert grew > 20
+    assert preempted
+    assert (said, found, 0, failures, preempted) == ahead("llama", "", aside=False, **asked)
+
+
+def test_a_text_that_goes_on_otherwise_forgets_what_grew_ahead(ahead):
+    def mislead(inner):
+        judged = inner.observe
+
+        def observe(batch, outcomes):
+            wrong = [
+                o._replace(verdict=o.verdict._replace(token=o.verdict.token ^ 1)) if o.verdict else o for o in outcomes
+            ]
+            judged(batch, wrong)
+
+        inner.observe = observe
+
+    misled = ahead("llama", "", aside=True, shares=steady, sampling=LONG, change=mislead)
+    assert misled[2] > 20
+    assert misled[:2] == ahead("llama", "", aside=False, shares=steady, sampling=LONG)[:2]
+
+
+def test_what_breaks_while_it_grows_ahead_costs_drafts_and_no_text(ahead):
+    def later(inner):
+        begin, turns = inner.runner.begin_best, counted()
+
+        def started(*given):
+            found = begin(*given)
+            if next(turns) != 1 or found is None:
+                return found
+
+            def end():
+                found()
+                raise ValueError("the model broke")
+
+            return end
+
+        inner.runner.begin_best = started
+
+    said, _, grew, failures, _ = ahead("llama", "", aside=True, shares=steady, sampling=LONG, change=later)
+    assert grew
+    assert failures == 1
+    sound, *_ = ahead("llama", "", aside=False, shares=steady, sampling=LONG)
+    assert [[e.token for e in text] for text in said] == [[e.token for e in text] for text in sound]
+
+
+def growing(model, slots=1):
+    """Trees that grow behind one token each, and what waits for them."""
+    runner = opened(model, slots=slots)
+    works = []
+    for n in range(slots):
+        slot, _ = runner.cache.open(())
+        works.append(Work(slot, (5 + n, 9, 1), logits=(2,)))
+    return runner, runner.begin_best(works, [Best(6, 4, 0.0)] * slots)
+
+
+@pytest.mark.parametrize("helpers", [1, 2])
+def test_trees_grow_beside_the_host_or_when_they_are_asked_for(models, monkeypatch, helpers):
+    model = models["llama", 1, "auto", "auto"]
+    monkeypatch.setattr(native_models, "widest", lambda: helpers)
+    for _ in range(50):
+        runner, end = growing(model, slots=3)
+        works = [Work(slot, (5 + slot, 9, 1), logits=(2,)) for slot in range(3)]
+        with pytest.raises(RuntimeError, match="grow here already"):
+            model.begin_best(Flat([], [], [], [], (), (), None), [], runner.cache)
+        trees = end()
+        other = opened(model, slots=3)
+        for _ in works:
+            other.cache.open(())
+        assert trees == other.follow_best(works, [Best(6, 4, 0.0)] * 3)
+        with pytest.raises(RuntimeError, match="no trees grow here"):
+            end()
+
+
+def test_trees_that_nobody_waits_for_are_let_go(models):
+    for _ in range(200):
+        growing(models["llama", 1, "auto", "auto"])
+
+
+def test_a_pass_waits_for_a_thread_that_grows_trees(models):
+    wide = models["llama", 2, "auto", "auto"]
+    _, alone = feed(opened(wide), list(range(40)))
+    for _ in range(100):
+        _, end = growing(models["llama", 1, "auto", "auto"])
+        _, beside = feed(opened(wide), list(range(40)))
+        assert torch.equal(alone, beside)
+        assert all(tree.sound for tree in end())
+
+
+def test_a_forked_process_waits_for_no_trees(models):
+    _, end = growing(models["llama", 1, "auto", "auto"])
+    child = os.fork()
+    if not child:
+        try:
+            end()
+        except ModelError as error:
+            os._exit(7 if "load the model in the child" in str(error) else 8)
+        os._exit(7)  # nobody had begun
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert end()[0].tokens
 
 
 def test_small_models_run_on_one_thread_and_larger_ones_on_all():

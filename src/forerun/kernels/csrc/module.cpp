@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <thread>
 
 #include "check.h"
 #include "net.h"
@@ -409,9 +410,9 @@ struct Session {
 
     // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
     // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
+    using Rules = std::vector<std::tuple<int64_t, int64_t, double>>;
     std::vector<Grown> grow(std::vector<int64_t> numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
-                            const std::vector<std::tuple<int64_t, int64_t, double>>& rules) {
-        nb::gil_scoped_release release;
+                            const Rules& rules) {
         const int64_t vocab = decoder->net.vocab;
         std::vector<Best> trees;
         for (const auto& [size, levels, gain] : rules) trees.push_back({size, levels, gain});
@@ -472,6 +473,41 @@ struct Session {
         for (Best& tree : trees) out.push_back(tree.draft());
         return out;
     }
+
+    // The same by a thread of another team, or at the latest when they are asked for; until then nothing else may run.
+    void begin(std::shared_ptr<Team> other, std::vector<int64_t> numbers, int64_t rows, std::vector<int64_t> segments, Parts parts, Rules rules) {
+        if (errand) throw std::logic_error("trees grow here already.");
+        errand = std::make_unique<Errand>([=, this] { grown = grow(numbers, rows, segments, parts, rules); });
+        helper = std::move(other);
+        posted = helper->post(*errand);
+    }
+
+    std::vector<Grown> end() {
+        if (!errand) throw std::logic_error("no trees grow here.");
+        settle();
+        const std::unique_ptr<Errand> ended = std::move(errand);
+        if (ended->problem()) std::rethrow_exception(ended->problem());
+        return std::move(grown);
+    }
+
+    void settle() {
+        if (!posted || helper->take_back(*errand)) return errand->run();
+        while (!errand->done()) {
+            if (!helper->here()) throw Unable("a draft was growing when the process forked, and its thread stayed behind; load the model in the child.");
+            std::this_thread::yield();
+        }
+    }
+
+    ~Session() {  // whoever is at it reads what is about to go
+        if (!errand || !posted || helper->take_back(*errand)) return;
+        while (!errand->done() && helper->here()) std::this_thread::yield();
+    }
+
+    nb::object memory;               // whose strips these are
+    std::unique_ptr<Errand> errand;  // that grows trees
+    std::shared_ptr<Team> helper;    // whose thread it may be
+    bool posted = false;
+    std::vector<Grown> grown;
 
     std::vector<float> scores;   // of the passes of trees that grow [rows, vocab]
     std::vector<double> ranked;  // and what is likeliest there
@@ -686,8 +722,9 @@ NB_MODULE(_native, m) {
         }, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
 
     nb::class_<Session>(m, "Session")
-        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips) {
+        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips, nb::object memory) {
             new (s) Session();
+            s->memory = std::move(memory);
             s->decoder = decoder;
             s->team = team;
             for (size_t i = 0; i < strips.shape(0); ++i) {
@@ -697,5 +734,7 @@ NB_MODULE(_native, m) {
         })
         .def("run", &Session::run)
         .def("follow", &Session::follow)
-        .def("grow", &Session::grow);
+        .def("grow", &Session::grow, nb::call_guard<nb::gil_scoped_release>())
+        .def("begin", &Session::begin)
+        .def("end", &Session::end, nb::call_guard<nb::gil_scoped_release>());
 }

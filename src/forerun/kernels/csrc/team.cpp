@@ -11,7 +11,7 @@ Team::Team(int size) : size_(size < 1 ? 1 : size), coming_(size_), deal_(size_),
 }
 
 Team::~Team() {
-    if (getpid() != owner_) {
+    if (!here()) {
         for (auto& thread : threads_) thread.detach();  // they run in the other process,
         bed_.release();  // and sleep there: to end what they wait for would wait for them
         return;
@@ -25,7 +25,7 @@ Team::~Team() {
 void Team::run(const std::function<void(int)>& work) {
     std::lock_guard<std::mutex> lock(one_);
     if (size_ == 1) return work(0);
-    if (getpid() != owner_)
+    if (!here())
         throw Unable("this model was loaded before the process forked, and its threads stayed behind; load it in the child.");
     const int before = coming_;
     coming_ = turnout_.now();
@@ -49,14 +49,27 @@ void Team::run(const std::function<void(int)>& work) {
     turnout_.after((double)slept_.load() * 1e-9 / std::max(1, coming_ - 1), took.count(), at.count());
 }
 
+bool Team::here() const { return getpid() == owner_; }
+
+bool Team::post(Errand& errand) {
+    Errand* none = nullptr;
+    if (size_ == 1 || !here() || !errand_.compare_exchange_strong(none, &errand)) return false;
+    wake();
+    return true;
+}
+
 void Team::serve(int id) {
     uint64_t seen = 0;
     while (true) {
-        const auto called = [&] { return call_.load() != seen; };
+        const auto called = [&] { return call_.load() != seen || errand_.load(); };
         for (int spins = 0; !called() && spins < PATIENCE; ++spins) relax();
         const auto since = std::chrono::steady_clock::now();
         while (!called() && std::chrono::steady_clock::now() - since < LINGER) std::this_thread::yield();  // whoever wants the core has it
         if (!called()) sleep(called, false);
+        if (call_.load() == seen) {
+            if (Errand* errand = errand_.exchange(nullptr)) errand->run();
+            continue;
+        }
         seen = call_.load();  // whom it names, the run waits for
         if (stop_.load()) return;
         if ((int)(seen & COMING) <= id) {  // it sleeps where no bell of a run wakes it

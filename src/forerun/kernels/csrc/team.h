@@ -8,6 +8,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -122,6 +123,29 @@ private:
     double times_ = 2, pause_ = 0, until_ = 0;
 };
 
+// Work beside a team's runs, done once: by a thread of a team that has nothing else to do, or by whoever needs it done.
+class Errand {
+public:
+    explicit Errand(std::function<void()> work) : work_(std::move(work)) {}
+
+    // What it throws is kept for who asks.
+    void run() noexcept {
+        try {
+            work_();
+        } catch (...) {
+            problem_ = std::current_exception();
+        }
+        done_.store(true);
+    }
+    bool done() const { return done_.load(); }
+    std::exception_ptr problem() const { return problem_; }
+
+private:
+    const std::function<void()> work_;
+    std::exception_ptr problem_;
+    std::atomic<bool> done_{false};
+};
+
 class Team {
 public:
     explicit Team(int size);
@@ -135,6 +159,15 @@ public:
     // Run `work(id)` on every thread, the caller being 0; one run at a time. Throws in a forked process, which has none
     // of the threads.
     void run(const std::function<void(int)>& work);
+
+    bool here() const;  // whether this is the process of its threads, and no fork of it
+    // Have a thread do an errand, until it is taken back. False where none can, or one is there already.
+    bool post(Errand& errand);
+    // True where nobody has begun it, and nobody will.
+    bool take_back(Errand& errand) {
+        Errand* posted = &errand;
+        return errand_.compare_exchange_strong(posted, nullptr);
+    }
 
     // All threads of a run have come here. Whoever waits calls `meanwhile`, which is short, again and again.
     template <class Meanwhile> void meet(Meanwhile meanwhile) {
@@ -184,6 +217,7 @@ private:
     alignas(64) std::atomic<uint64_t> call_{0};  // a number for every run, then how many come, in 16 bits
     alignas(64) std::atomic<int> busy_{0};
     alignas(64) std::atomic<int> sleepers_{0};
+    std::atomic<Errand*> errand_{nullptr};
     std::atomic<bool> stop_{false};
     std::atomic<int64_t> slept_{0};  // nanoseconds that threads of this run waited in the kernel
     std::mutex one_;
