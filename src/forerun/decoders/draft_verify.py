@@ -80,8 +80,9 @@ class DraftVerifyDecoder(Decoder):
         outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
         for i, draft, verdict in zip(judged, drafts, found, strict=True):
             outcomes[i] = Outcome(plans[i].work, outputs[i], draft, verdict)
+        self.drafter.observe([seat.context for seat in seats], outcomes)  # first: it may draft beside what follows
+        for i, draft, verdict in zip(judged, drafts, found, strict=True):
             turns[i] = _turn(seats[i], draft, verdict, outputs[i])
-        self.drafter.observe([seat.context for seat in seats], outcomes)
         return turns
 
 

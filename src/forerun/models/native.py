@@ -7,6 +7,7 @@ the bit whatever else is in the pass. Does not: run families that norm all heads
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -325,13 +326,13 @@ class NativeTransformer(Growing):
         session = self._sessions.get(cache) or self._begin(cache)
         return [Grown(*one) for one in session.grow(*_growth(flat, rules, cache), rules)]
 
-    @property
+    @cached_property
     def aside(self) -> bool:
         return widest() > 1
 
     def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
         session = self._sessions.get(cache) or self._begin(cache)
-        session.begin(team_of(widest()), *_growth(flat, rules, cache), rules)
+        session.begin(*_growth(flat, rules, cache), rules)
         return lambda: [Grown(*one) for one in session.end()]
 
     def _hidden(self, flat: Flat) -> dict[int, torch.Tensor]:
@@ -364,7 +365,8 @@ class NativeTransformer(Growing):
         layers = zip(rows.keys, rows.values, rows.key_scales, rows.value_scales, strict=True)
         strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
         kind = STORED[self.info.layout.stored]
-        session = self._native.Session(self._decoder, self._team, kind, np.array(strips, dtype=np.int64), rows)
+        lie = np.array(strips, dtype=np.int64), rows
+        session = self._native.Session(self._decoder, self._team, kind, *lie, team_of(widest()))
         self._sessions[cache] = session
         return session
 

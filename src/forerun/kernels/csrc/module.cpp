@@ -474,11 +474,10 @@ struct Session {
         return out;
     }
 
-    // The same by a thread of another team, or at the latest when they are asked for; until then nothing else may run.
-    void begin(std::shared_ptr<Team> other, std::vector<int64_t> numbers, int64_t rows, std::vector<int64_t> segments, Parts parts, Rules rules) {
+    // The same by the helper's thread, or at the latest when they are asked for; until then nothing else may run.
+    void begin(std::vector<int64_t> numbers, int64_t rows, std::vector<int64_t> segments, Parts parts, Rules rules) {
         if (errand) throw std::logic_error("trees grow here already.");
         errand = std::make_unique<Errand>([=, this] { grown = grow(numbers, rows, segments, parts, rules); });
-        helper = std::move(other);
         posted = helper->post(*errand);
     }
 
@@ -505,7 +504,7 @@ struct Session {
 
     nb::object memory;               // whose strips these are
     std::unique_ptr<Errand> errand;  // that grows trees
-    std::shared_ptr<Team> helper;    // whose thread it may be
+    std::shared_ptr<Team> helper;    // a team, whose thread it may be
     bool posted = false;
     std::vector<Grown> grown;
 
@@ -722,9 +721,10 @@ NB_MODULE(_native, m) {
         }, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
 
     nb::class_<Session>(m, "Session")
-        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips, nb::object memory) {
+        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips, nb::object memory, std::shared_ptr<Team> helper) {
             new (s) Session();
             s->memory = std::move(memory);
+            s->helper = helper;
             s->decoder = decoder;
             s->team = team;
             for (size_t i = 0; i < strips.shape(0); ++i) {
