@@ -531,7 +531,7 @@ def test_a_broken_row_ends_a_tree_and_costs_no_text(drafts, folders, tmp_path):
 
 @pytest.fixture
 def ahead(folders, models, monkeypatch):
-    """What requests write and every draft of theirs; how many drafts grew ahead, and how many were of use; failures."""
+    """What requests write and every draft of theirs; how many drafts grew ahead, how many failed, and preemptions."""
 
     def write(family, drafter, *, aside, shares, sampling, blocks=0, change=lambda _: None):
         monkeypatch.setattr(ModelRunner, "aside", aside)
@@ -545,10 +545,9 @@ def ahead(folders, models, monkeypatch):
         monkeypatch.setattr(planner, "share", lambda batch, _: shares([c.id for c in batch], next(steps)))
         monkeypatch.setattr(inner, "propose", lambda *given: found.append(propose(*given)) or found[-1])
         monkeypatch.setattr(inner.runner, "begin_best", lambda *given: grew.append(len(given[0])) or begin(*given))
-        change(inner, built)
-        said = [
-            text.emissions for text in built.write([Ask((5 + n, 9, 1), replace(sampling, seed=n)) for n in range(5)])
-        ]
+        change(inner)
+        asks = [Ask((5 + n, 9, 1), replace(sampling, seed=n)) for n in range(5)]
+        said = [text.emissions for text in built.write(asks)]
         return said, found, sum(grew), engine.stats.draft_failures, engine.stats.preemptions
 
     return write
