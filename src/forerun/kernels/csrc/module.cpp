@@ -240,6 +240,8 @@ Bend bend_of(const Bends& bends, int64_t vocab) {
     return bend;
 }
 
+constexpr std::chrono::microseconds KEPT{500};  // in which whoever waits for trees lets nobody have the interpreter
+
 // Scratch memory and the layers' strips of one cache.
 struct Session {
     std::shared_ptr<Decoder> decoder;
@@ -490,7 +492,15 @@ struct Session {
     }
 
     void settle() {
-        if (!posted || helper->take_back(*errand)) return errand->run();
+        if (!posted || helper->take_back(*errand)) {
+            nb::gil_scoped_release release;
+            return errand->run();
+        }
+        // An event loop that gets the interpreter keeps it for milliseconds, and takes the core that the trees grow on.
+        const auto since = std::chrono::steady_clock::now();
+        while (!errand->done() && std::chrono::steady_clock::now() - since < KEPT) std::this_thread::yield();
+        if (errand->done()) return;
+        nb::gil_scoped_release release;
         while (!errand->done()) {
             if (!helper->here()) throw Unable("a draft was growing when the process forked, and its thread stayed behind; load the model in the child.");
             std::this_thread::yield();
@@ -736,5 +746,5 @@ NB_MODULE(_native, m) {
         .def("follow", &Session::follow)
         .def("grow", &Session::grow, nb::call_guard<nb::gil_scoped_release>())
         .def("begin", &Session::begin)
-        .def("end", &Session::end, nb::call_guard<nb::gil_scoped_release>());
+        .def("end", &Session::end);
 }
