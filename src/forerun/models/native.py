@@ -328,7 +328,7 @@ class NativeTransformer(Growing):
 
     @cached_property
     def aside(self) -> bool:
-        return widest() > 1
+        return int(self._team.size) == 1 < widest()
 
     def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
         session = self._sessions.get(cache) or self._begin(cache)

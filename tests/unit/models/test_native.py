@@ -643,10 +643,11 @@ def growing(model, slots=1):
     return runner, runner.begin_best(works, [Best(6, 4, 0.0)] * slots)
 
 
-@pytest.mark.parametrize("helpers", [1, 2])
-def test_trees_grow_beside_the_host_or_when_they_are_asked_for(models, monkeypatch, helpers):
-    model = models["llama", 1, "auto", "auto"]
+@pytest.mark.parametrize(("threads", "helpers"), [(1, 1), (1, 2), (2, 2)])
+def test_trees_grow_beside_the_host_or_when_they_are_asked_for(models, monkeypatch, threads, helpers):
+    model = models["llama", threads, "auto", "auto"]
     monkeypatch.setattr(native_models, "widest", lambda: helpers)
+    assert NativeTransformer.aside.func(model) == (threads < helpers)
     for _ in range(50):
         runner, end = growing(model, slots=3)
         works = [Work(slot, (5 + slot, 9, 1), logits=(2,)) for slot in range(3)]
