@@ -44,9 +44,9 @@ SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer;
 LONG = 16  # more, up to one in BARE of the pause before, where they are not thought to bring so much less
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
-EDGE = 1.05  # times plain's tokens per second, at least, are to be expected of drafts that go on,
-START = 1.1  # and of those that begin, which have to read what was written meanwhile;
-SLACK, EASE = 0.1, 0.08  # of each, less with one request, and shared by more: one's luck says little
+EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: less than they bring
+# is believed of them by bad luck, and by passes of short stretches, which take longer; what they really lose stops them
+START = 1.02  # and of those that begin, which have to read what was written meanwhile
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
@@ -212,7 +212,7 @@ class AutoPlanner(Planner):
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
-        best = (EDGE - SLACK / running if any(self.shares.values()) else START - EASE / running) * plain
+        best = (EDGE if any(self.shares.values()) else START) * plain
         count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
