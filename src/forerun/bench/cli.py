@@ -271,7 +271,7 @@ def harm(**values: Any) -> None:  # noqa: ANN401
 @config_options
 @sampling_options
 def lockstep(**values: Any) -> None:  # noqa: ANN401
-    """Measure planners beside plain decoding by the clock: engines with so many requests, step by step in turn."""
+    """Measure planners beside plain decoding by the clock: engines with so many requests, in turn."""
     from forerun.bench import lockstep as benchmark
 
     _compare_planners(benchmark, "requests", ("steps", "prompts", "data"), values)

@@ -1,4 +1,4 @@
-"""`forerun bench lockstep`: engines that keep so many requests running, a step of each in turn, by the clock.
+"""`forerun bench lockstep`: engines that keep so many requests running, some steps of each in turn, by the clock.
 
 All of them meet the same hour, so they are told apart to a hundredth where whole runs of one engine differ by a tenth.
 Who ends is followed by the next prompt at once, and lengths differ; what a planner pays to find out counts. A second
@@ -30,6 +30,7 @@ from forerun.types import Floats, Sampling
 
 PLAIN, AGAIN = "plain", "plain again"
 MAX_TOKENS = 96
+TURN = 16  # steps of an engine before those of the next: what grows behind a step may hold up whoever follows it
 STRETCHES = 32  # whose ratios say how sure the mean is
 _STRIDE = 37  # from one request's length to the next one's, so that they end one by one
 
@@ -93,7 +94,7 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
     load = workloads.encode(workloads.load(order.categories, order.prompts, order.data), plain.tokenizer, room)
     keywords = {name: value for name, value in keywords.items() if name not in ("model", "planner")}
     return {
-        "title": "Engines step by step in turn",
+        "title": "Engines that step in turn",
         "benchmark": "lockstep",
         "machine": machine.facts(plain.model.info),
         **machine.circumstances(),
@@ -124,10 +125,11 @@ def cases(
         name: Entrant(LLM(plain.model, plain.tokenizer, **kind), *asked, requests=count) for name, kind in kinds.items()
     }
     names = list(entrants)
-    for number in range(order.steps):
+    for number, begun in enumerate(range(0, order.steps, TURN)):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            entrants[name].step()
+            for _ in range(min(TURN, order.steps - begun)):
+                entrants[name].step()
     return [
         {
             "requests": count,

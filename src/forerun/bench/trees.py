@@ -80,6 +80,10 @@ class Counted:
     def branches(self) -> bool:
         return False
 
+    @property
+    def aside(self) -> bool:
+        return False
+
     def run(self, work: Sequence[Work]) -> list[Output]:
         self.passes += 1
         found: list[Output] = self.runner.run(work)

@@ -1,6 +1,7 @@
 """Engines in turn: all have work all the time, and what is counted is what was written."""
 
 import json
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,21 @@ def test_every_planner_is_beside_plain_decoding():
     assert all(case["ms_per_step"] > 0 and case["over_plain"]["value"] > 0 for case in cases.values())
     assert json.loads(as_json(found))["benchmark"] == "lockstep"
     lockstep.show(found)
+
+
+def test_engines_take_turns_of_some_steps_since_what_grows_behind_one_may_hold_up_the_next(monkeypatch):
+    turns, real = [], lockstep.Entrant.step
+
+    def step(entrant):
+        turns.append(id(entrant))
+        real(entrant)
+
+    monkeypatch.setattr(lockstep.Entrant, "step", step)
+    report_of(requests=(1,), steps=2 * lockstep.TURN + 3)
+    lengths = [len(list(some)) for _, some in groupby(turns)]
+    assert lengths == [lockstep.TURN] * 6 + [3] * 3
+    assert len(set(turns)) == 3
+    assert len({turns[0], turns[3 * lockstep.TURN], turns[6 * lockstep.TURN]}) == 3, "who begins changes"
 
 
 def test_who_ends_is_followed_by_another_length():

@@ -410,9 +410,10 @@ struct Session {
         return found.told(lots);
     }
 
+    using Rules = std::vector<std::tuple<int64_t, int64_t, double>>;  // as Best has them
+
     // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
     // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
-    using Rules = std::vector<std::tuple<int64_t, int64_t, double>>;
     std::vector<Grown> grow(std::vector<int64_t> numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
                             const Rules& rules) {
         const int64_t vocab = decoder->net.vocab;
@@ -731,12 +732,13 @@ NB_MODULE(_native, m) {
         }, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg());
 
     nb::class_<Session>(m, "Session")
-        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips, nb::object memory, std::shared_ptr<Team> helper) {
+        .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips,
+                            nb::object memory, std::shared_ptr<Team> helper) {
             new (s) Session();
-            s->memory = std::move(memory);
-            s->helper = helper;
             s->decoder = decoder;
             s->team = team;
+            s->memory = std::move(memory);
+            s->helper = helper;
             for (size_t i = 0; i < strips.shape(0); ++i) {
                 const int64_t* row = strips.data() + 6 * i;
                 s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
