@@ -287,7 +287,7 @@ class DraftModelDrafter(Drafter):
             tree, depth = self._shape(context)
             rule, held = tree.best(budget, depth), self.runner.cache.length(seat.slot)
             if rule is None or left < budget or (not sampling.ignore_eos and any(token in self.eos for token in new)):
-                continue
+                continue  # towards its end a text gets smaller budgets, and behind it none
             unread = tuple(new[held - len(context.tokens) :])
             works.append(Work(seat.slot, unread, logits=(len(unread) - 1,)))
             rules.append(rule)
