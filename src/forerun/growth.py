@@ -48,6 +48,7 @@ class Growth:
     depth: int
     grow: "Callable[[Growth], Looks]"
     eos: tuple[int, ...] = ()  # ids that end a text
+    bar: float = 0.0  # the least chance of a chosen node, with its whole path
     parents: list[int] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)  # by node
     kept: Sequence[int] | None = None  # nodes of the draft, parents first, where not all are
@@ -181,7 +182,8 @@ class Pool:
     def best(self, since: int = 0, count: int | None = None) -> list[int]:
         """The likeliest candidates, best first, the earliest found where several are equal; `count`: not `size`."""
         order = np.argsort(-self.reach[since:], kind="stable")[: self.size if count is None else count] + since
-        return [candidate for candidate in order.tolist() if self.reach[candidate] > 0]
+        reach, bar = self.reach, self.growth.bar
+        return [candidate for candidate in order.tolist() if reach[candidate] > 0 and reach[candidate] >= bar]
 
     def promising(self, candidates: Iterable[int]) -> list[int]:
         """Those below which there may be one of the likeliest."""

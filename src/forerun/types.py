@@ -490,6 +490,7 @@ class Best(NamedTuple):
     nodes: int  # of the draft, at most
     levels: int  # passes, at most
     gain: float  # the least number of expected tokens for which one more level is grown
+    bar: float = 0.0  # the least chance of a node, with its whole path
 
     @property
     def beyond(self) -> int:
@@ -506,6 +507,17 @@ class Grown(NamedTuple):
     read: list[int]  # which of them was looked behind, by entry of the cache; -1: one that is not in the draft
     widths: list[int]  # entries of every pass after the first
     sound: bool  # whether all logits were finite; else growth ended there
+
+
+@dataclass(eq=False, slots=True)
+class Bar:
+    """What the chance of a node and its whole path must reach, as its drafter sees it, for the node to pay its row.
+
+    A planner sets it. Drafters may heed it where tokens are chosen; of drawn ones none is left out for its chance.
+    """
+
+    chance: float = 0.0
+    heeded: bool = False  # whether the drafter leaves out what does not reach it
 
 
 @dataclass(frozen=True, slots=True)
@@ -880,3 +892,4 @@ class Setup:
     store: "Shelf | None" = None  # where a drafter keeps what it learns; None: nowhere
     monitors: Mapping[str, Monitor] = field(default_factory=dict)  # the caller's own, for constraints by name
     branches: bool = True  # whether the target's cache holds trees
+    bar: Bar = field(default_factory=Bar)  # one for all members of an engine

@@ -78,13 +78,14 @@ class DraftModelDrafter(Drafter):
                 raise ConfigError(f"drafter 'draft-model': depth is {self.depth}; give 1 or more levels, or 0.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.eos = options, setup.eos
+        self.options, self.eos, self.bar = options, setup.eos, setup.bar
         self.tree: Tree = setup.open_tree(options.tree or "chain")
         self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
         check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
         check_states(options.tree, self.tree.hidden, self.tree.state_size, self.runner)
         wide = not options.tree and setup.branches and self.runner.cache.facts.branches and self.runner.branches
         self.best: Tree | None = setup.open_tree("opt-tree") if wide else None  # of who chooses tokens
+        self.bar.heeded = (self.best or self.tree).best(1, 1) is not None
         self._growing = list[_Seat]()  # ahead
         self._end: Callable[[], list[Grown]] | None = None  # waits for that
         self._problem: Exception | None = None  # of it
@@ -173,11 +174,17 @@ class DraftModelDrafter(Drafter):
         tree = self.best if self.best is not None and context.sampling.greedy else self.tree
         return tree, self.options.depth or tree.levels
 
+    def _rule(self, context: Context, budget: int) -> Best | None:
+        """By which the best tree of a request grows, if that is what it gets."""
+        tree, depth = self._shape(context)
+        rule = tree.best(budget, depth)
+        return rule._replace(bar=self.bar.chance) if rule is not None else None
+
     def _begin(self, context: Context, budget: int) -> Reading:
         """A new draft."""
         seat: _Seat = context.state
         tree, depth = self._shape(context)
-        growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos)
+        growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos, self.bar.chance)
         seat.reading = reading = Reading(seat.slot, tree.blind, growth)
         return reading
 
@@ -203,8 +210,7 @@ class DraftModelDrafter(Drafter):
             return None
         works, rules, cache = list[Work](), list[Best](), self.runner.cache
         for context, budget in zip(batch, budgets, strict=True):
-            tree, depth = self._shape(context)
-            rule = tree.best(budget, depth)
+            rule = self._rule(context, budget)
             tokens = tuple(context.tokens[cache.length(context.state.slot) :])
             bends = not context.sampling.best and Shaper.of(context, self.eos).bends
             if rule is None or budget < 1 or not tokens or bends:  # none: asked twice
@@ -284,8 +290,7 @@ class DraftModelDrafter(Drafter):
             new = [*[outcome.draft.tokens[node] for node in outcome.verdict.path], outcome.verdict.token]
             text, sampling = len(context.tokens) + len(new), context.sampling
             left = sampling.max_tokens - (text - context.prompt_length) - 1 if sampling.max_tokens else budget
-            tree, depth = self._shape(context)
-            rule, held = tree.best(budget, depth), self.runner.cache.length(seat.slot)
+            rule, held = self._rule(context, budget), self.runner.cache.length(seat.slot)
             if rule is None or left < budget or (not sampling.ignore_eos and any(token in self.eos for token in new)):
                 continue  # towards its end a text gets smaller budgets, and behind it none
             unread = tuple(new[held - len(context.tokens) :])

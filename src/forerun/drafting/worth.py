@@ -6,7 +6,7 @@ Does not: know what drafts cost.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple
@@ -206,6 +206,24 @@ def ranked(draft: Draft, path: Collection[int]) -> Collection[int]:
         return path
     chances = reach(draft, draft.confidence)
     return {sum((-chance, i) < (-chances[node], node) for i, chance in enumerate(chances)) for node in path}
+
+
+def paying(worths: Sequence[Sequence[float]], running: int, seconds: Callable[[int], float]) -> list[list[int]]:
+    """Of each draft the nodes with which all write the most tokens per second, by the chances that they are accepted.
+
+    `seconds`: what a step takes with so many rows, of which each request has one that is no node.
+    """
+    order = sorted((-worth, i, node) for i, draft in enumerate(worths) for node, worth in enumerate(draft))
+    tokens, count, best = float(running), 0, running / seconds(running)
+    for number, (worse, _, _) in enumerate(order, 1):
+        tokens -= worse
+        rate = tokens / seconds(running + number)
+        if rate > best:
+            best, count = rate, number
+    taken: list[list[int]] = [[] for _ in worths]
+    for _, i, node in order[:count]:
+        taken[i].append(node)
+    return taken
 
 
 def likeliest(worth: Sequence[float], count: int) -> list[int]:

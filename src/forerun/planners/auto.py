@@ -4,7 +4,8 @@ A pass of n rows takes T(n) seconds, measured when there is a first draft and co
 (drafting/passes.py). What a step takes beside its pass is learnt as it goes (drafting/toll.py): without drafts, and
 what drafts add to it; so some steps without are taken now and then. How often a node is accepted is counted by how
 many are likelier, of each request and of all (drafting/worth.py); where rows are dear, also by who guessed it, how
-deep and how surely, and drafts are cut to the nodes that pay. Nodes are taken in falling order of their chances, as far
+deep and how surely, and drafts are cut to the nodes that pay. Drafters that see chances are told which must be
+reached (`Bar`), and leave out other nodes by themselves. Nodes are taken in falling order of their chances, as far
 as tokens per second rise: a knapsack of equal weights. What is never tried is never learnt, so a little more than pays
 is drafted and verified now and then, unless drafts have cost more than they brought by a share of all the time.
 A decision holds for some steps, whose times and outcomes are noted and learnt from by the next one: a single step
@@ -24,7 +25,7 @@ from forerun.drafting.losses import Losses
 from forerun.drafting.notes import Note, costs, learn_times, light
 from forerun.drafting.passes import COLD, Passes
 from forerun.drafting.toll import Toll
-from forerun.drafting.worth import Fate, Record, Trusts, likeliest, path_of, ranked, reach
+from forerun.drafting.worth import Fate, Record, Trusts, likeliest, path_of, paying, ranked, reach
 from forerun.errors import ConfigError
 from forerun.planners.contract import Memory, Planner, Spent
 from forerun.types import Context, Draft, Facts, Setup, Turn
@@ -36,7 +37,8 @@ NOTED = 16  # of whose steps about so many are noted
 FEWER = 0.5  # of the requests of a decision, at most, are a reason for another: those that end together soon come back
 PATIENCE = 16  # steps between trials of a request that has drafts
 TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so many of a decision's steps, at least two;
-RUN = 4  # steps where nothing is drafted: the first reads what was written meanwhile, the others say what drafts cost
+RUN = 4, 12  # steps where nothing is drafted: the first reads what was written meanwhile, others say what drafts cost;
+MUCH = 1.25  # more where they seem to bring much, so many times plain's tokens, so that what they cost decides
 ASKED = 4  # of so many requests, then: more would cost more and say little more of each other
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
@@ -48,6 +50,9 @@ EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of 
 # is believed of them by bad luck, and by passes of short stretches, which take longer; what they really lose stops them
 START = 1.02  # and of those that begin, which have to read what was written meanwhile
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
+WIDE = 4  # nodes of a draft, at least, of which its drafter leaves out those that are not worth a row:
+BETTER = 0.8  # times what a row costs in tokens is to be a node's chance, for drafters guess better than they think;
+UNKNOWN, HIGHEST = 0.3, 0.9  # until that is known, and at most
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
 
@@ -67,8 +72,10 @@ class AutoPlanner(Planner):
                 raise ConfigError(f"planner 'auto': most is {self.most}; give at least 1, or planner='fixed:nodes=0'.")
 
     def __init__(self, options: Options, setup: Setup) -> None:
-        self.options, self.passes = options, Passes(setup.costs)
+        self.options, self.passes, self.bar = options, Passes(setup.costs), setup.bar
+        self.bar.chance = UNKNOWN
         self.lesson = min(setup.drafter.lesson, options.most)
+        self.least = max(self.lesson, 1)  # nodes of a draft, before those are left out that do not pay
         self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
         self.losses, self.steps = Losses(), 0
@@ -82,7 +89,7 @@ class AutoPlanner(Planner):
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = self.dear = self.cutting = False  # nothing was left of drafts; rows are looked at; drafts are cut
         self.bare, self.pause = 0, BARE  # the step of the next look at some without drafts; steps until another
-        self.hope = 1  # nodes of a trial where nobody drafts
+        self.hope, self.much = 1, False  # nodes of a trial where nobody drafts; whether they seem to bring much
         self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
 
     # before drafting
@@ -131,6 +138,8 @@ class AutoPlanner(Planner):
     def _decided(self, batch: Sequence[Context], room: int) -> dict[int, int]:
         """What each request gets, and for how long."""
         nothing = dict.fromkeys([context.id for context in batch], 0)
+        heeded = self.bar.heeded and all(context.sampling.greedy for context in batch)
+        self.least = max(self.lesson, min(WIDE, self.options.most) if heeded else 1)
         tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
         if not self.toll.idle:  # it must be known what a step takes without drafts
@@ -169,11 +178,6 @@ class AutoPlanner(Planner):
             return self._tried(batch, room)
         return self.shares
 
-    @property
-    def least(self) -> int:
-        """Nodes of a draft."""
-        return max(self.lesson, 1)
-
     def _tried(self, batch: Sequence[Context], room: int) -> dict[int, int]:
         """Some nodes more, for a few steps, for those that had no trial for the longest time."""
         shares, drafting = dict(self.shares), any(self.shares.values())
@@ -187,7 +191,8 @@ class AutoPlanner(Planner):
                 record.tried, shares[context.id], left = self.steps, share + more, left - more
                 self.trying.add(context.id)
         if self.trying:
-            until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else RUN if self._cheap(shares) else 1)
+            run = RUN[self.much] if self._cheap(shares) else 1
+            until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else run)
             self.until, self.again = until, self.again if drafting else until
         return shares
 
@@ -213,7 +218,7 @@ class AutoPlanner(Planner):
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         plain = tokens / step
         best = (EDGE if any(self.shares.values()) else START) * plain
-        count, highest, hope, verified, first = 0, 0.0, 0, 0.0, 1.0 if self.toll.warm else FIRST
+        count, highest, hope, bring, verified, first = 0, 0.0, 0, 0.0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
                 continue
@@ -226,13 +231,13 @@ class AutoPlanner(Planner):
             if rate > best and node >= least - 1:
                 best, count, verified = rate, len(whose), rows
             if rate > highest:
-                highest, hope = rate, len(whose)
+                highest, hope, bring = rate, len(whose), tokens
             elif rate < FALLEN * highest and len(whose) >= least * running:  # the first nodes bear what drafts cost
                 break
-        self.hope = hope // running + TRIED if self.toll.warm else 1
+        self.hope, self.much = hope // running + TRIED if self.toll.warm else 1, bring >= MUCH * running
         self.gain = best / plain if self.pause > BARE else 0.0
         each = (self.passes.between(running + max(verified, 1.0)) - self.passes.of(running)) / max(verified, 1.0)
-        self.dear = each > LOOK
+        self.dear, self.bar.chance = each > LOOK, min(BETTER * each * max(best, plain), HIGHEST)
         self.cutting = self.dear and count > 0
         for i in whose[:count]:
             shares[i] += 1
@@ -247,18 +252,9 @@ class AutoPlanner(Planner):
             return drafts
         lucks = [self.requests.of(context).luck for context in batch]
         worths = [reach(one, self.trusts.chances(one), luck) for one, luck in zip(drafts, lucks, strict=True)]
-        order = sorted((-worth, i, node) for i, draft in enumerate(worths) for node, worth in enumerate(draft))
         running, (constant, each) = len(self.now), self.toll.line(len(self.made))
         spent = self.toll.without(running) + constant + each * max(map(len, worths))
-        tokens, count, best = float(running), 0, running / (spent + self.passes.of(running))
-        for number, (worse, _, _) in enumerate(order, 1):
-            tokens -= worse
-            rate = tokens / (spent + self.passes.of(running + number))
-            if rate > best:
-                best, count = rate, number
-        taken: list[list[int]] = [[] for _ in worths]
-        for _, i, node in order[:count]:
-            taken[i].append(node)
+        taken = paying(worths, running, lambda rows: spent + self.passes.of(rows))
         for i, context in enumerate(batch):
             least = max(self.lesson, TRIED if context.id in self.trying else 0)
             taken[i] = sorted(taken[i] if len(taken[i]) >= least else likeliest(worths[i], least))

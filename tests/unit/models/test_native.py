@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from forerun.caches.contiguous import ContiguousCache
 from forerun.caches.paged import PagedCache
+from forerun.drafting.worth import reach
 from forerun.engine.batch import flatten, pack, sent
 from forerun.engine.runner import ModelRunner
 from forerun.errors import ConfigError, ModelError
@@ -449,11 +450,11 @@ def drafts(folders, models, monkeypatch):
     how many nodes were looked behind.
     """
 
-    def write(family, drafter, *, at_once, sampling, length=96, folder=None):
+    def write(family, drafter, *, at_once, sampling, length=96, folder=None, bar=0.0):
         monkeypatch.setattr(ModelRunner, "branches", at_once)
         monkeypatch.setattr(ModelRunner, "aside", False)
         spelled = f"draft-model:model=({folder or folders[family]}){drafter}"
-        rig = Toy(drafter=spelled, planner="fixed:nodes=8", model=models[family, 1, "auto", "auto"])
+        rig = Toy(drafter=spelled, planner=f"fixed:nodes=8,bar={bar}", model=models[family, 1, "auto", "auto"])
         built = rig.resized(max_requests=3, max_step_tokens=48, context_length=length, draft_timeout=300.0).build()
         inner, found, grown = built.engine.members.drafter.inner, [], []
         propose, follow_best, run, read = inner.propose, inner.runner.follow_best, inner.runner.run, []
@@ -486,6 +487,20 @@ def test_a_tree_grown_in_one_go_is_the_one_grown_by_levels(drafts, family, optio
     assert not failures
     assert any(len(set(tree.parents)) < len(tree.parents) for trees in grown for tree in trees), "nothing branched"
     assert (said, found, [], 0, looked) == drafts(family, options, at_once=False, sampling=GREEDY)
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_nodes_below_the_bar_are_left_out_in_one_go_as_by_levels(drafts, family):
+    asked = {"sampling": GREEDY, "bar": 0.05}
+    said, found, grown, failures, looked = drafts(family, ",tree=(opt-tree:gain=0)", at_once=True, **asked)
+    assert any(grown)
+    assert not failures
+    assert (said, found, [], 0, looked) == drafts(family, ",tree=(opt-tree:gain=0)", at_once=False, **asked)
+    chances = [chance for batch in found for draft in batch for chance in reach(draft, draft.confidence)]
+    assert min(chances) >= 0.05
+    _, every, *_ = drafts(family, ",tree=(opt-tree:gain=0)", at_once=True, sampling=GREEDY)
+    chances = [chance for batch in every for draft in batch for chance in reach(draft, draft.confidence)]
+    assert min(chances) < 0.05 < max(chances)
 
 
 def test_near_the_end_of_the_room_trees_grow_by_levels(drafts):

@@ -14,7 +14,7 @@ from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
 from forerun.testing.toy import Toy
-from forerun.types import Context, Costs, Dist, Draft, Emission, Facts, Sampling, Turn
+from forerun.types import Bar, Context, Costs, Dist, Draft, Emission, Facts, Sampling, Turn
 
 FLAT = Costs((1, 64), (1.0, 1.1))
 STEEP = Costs((1, 64), (1.0, 64.0))
@@ -23,7 +23,7 @@ CONTEXT = Context(0, [0, 1], 2, Sampling(), CounterRng(0))
 
 class Fixed:
     def __init__(self, costs, lesson):
-        self.given, self.drafter = costs, Facts(lesson=lesson)
+        self.given, self.drafter, self.bar = costs, Facts(lesson=lesson), Bar()
 
     def costs(self):
         return self.given
@@ -486,3 +486,23 @@ def test_one_request_fewer_for_a_moment_is_no_reason_to_draft():
         plan.share(batch[:count], 100)
         decided.append(any(plan.shares.values()))
     assert decided == [False, False, True]
+
+
+@pytest.mark.parametrize(("slope", "least", "most"), [(0.01, 0.0, 0.1), (0.3, 0.3, 0.6), (3.0, 0.7, 0.9)])
+def test_the_dearer_a_row_the_more_a_node_must_promise(slope, least, most):
+    plan = planner(Costs((1, 64), (1.0, 1.0 + 63 * slope)))
+    play(plan, [lambda nodes: min(nodes, 1)] * 2, 300)
+    assert least <= plan.bar.chance <= most
+
+
+@pytest.mark.parametrize(("heeded", "temperature", "least"), [(True, 0.0, 4), (True, 1.0, 1), (False, 0.0, 1)])
+def test_who_leaves_out_what_does_not_pay_is_asked_for_more(heeded, temperature, least):
+    plan = planner(FLAT)
+    plan.bar.heeded = heeded
+    batch = [replace(CONTEXT, sampling=Sampling(temperature=temperature))]
+    shares = [plan.share(batch, 100)[0]]
+    while not any(shares):
+        turn = Turn((Emission(0, ""),), (0, 1), 0, 0)
+        plan.observe(batch, [Draft()], [turn], Spent(0.0, 1.0, 1))
+        shares.append(plan.share(batch, 100)[0])
+    assert shares[-1] == least

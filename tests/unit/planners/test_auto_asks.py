@@ -10,7 +10,7 @@ from forerun.planners.auto import REST, AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
 from forerun.testing import Ask, Toy
-from forerun.types import Context, Costs, Draft, Emission, Facts, Sampling, Turn
+from forerun.types import Bar, Context, Costs, Draft, Emission, Facts, Sampling, Turn
 
 CONTEXTS = [Context(i, [0, 1], 2, Sampling(), CounterRng(0)) for i in range(4)]
 WRONG, NOTHING = Draft((0,), (-1,)), Draft()
@@ -18,6 +18,8 @@ WRONG, NOTHING = Draft((0,), (-1,)), Draft()
 
 class Given:
     """A drafter's facts, and passes whose rows cost as much as passes."""
+
+    bar = Bar()
 
     def __init__(self, **facts):
         self.drafter = Facts(**facts)

@@ -14,7 +14,7 @@ import pytest
 from forerun.planners.auto import AutoPlanner
 from forerun.planners.contract import Spent
 from forerun.rng import CounterRng
-from forerun.types import Context, Costs, Draft, Emission, Facts, Sampling, Turn
+from forerun.types import Bar, Context, Costs, Draft, Emission, Facts, Sampling, Turn
 
 ANSWER, PROMPT = 64, 30  # tokens
 ALONE = 3  # requests, one after the other, before all clients come: what one request wins is not to be lost by many
@@ -33,7 +33,7 @@ def a_cached_pass(rows):
 
 
 class Given:
-    drafter = Facts()
+    drafter, bar = Facts(), Bar()
 
     def __init__(self, took=a_pass):
         self.took = took

@@ -14,12 +14,13 @@ from forerun.planners.asymmetric import AsymmetricPlanner
 from forerun.planners.bass import BassPlanner
 from forerun.planners.contract import REMEMBERED, Memory, Spent, within
 from forerun.planners.eesd_thompson import EesdThompsonPlanner
+from forerun.planners.fixed import FixedPlanner
 from forerun.planners.schedule import SchedulePlanner
 from forerun.planners.smartspec import SmartSpecPlanner
 from forerun.planners.tetris import TetrisPlanner
 from forerun.rng import CounterRng
 from forerun.testing.toy import Ask, Toy
-from forerun.types import Context, Costs, Dist, Draft, Emission, Outcome, Output, Sampling, Turn, Verdict, Work
+from forerun.types import Bar, Context, Costs, Dist, Draft, Emission, Outcome, Output, Sampling, Turn, Verdict, Work
 
 FLAT = Costs((1, 64), (1.0, 1.1))
 STEEP = Costs((1, 64), (1.0, 64.0))
@@ -31,7 +32,7 @@ class Setup:
     hidden_size = 7
 
     def __init__(self, costs=FLAT):
-        self.costs = lambda: costs
+        self.costs, self.bar = lambda: costs, Bar()
 
 
 def built(planner, costs=FLAT, **options):
@@ -319,3 +320,16 @@ def test_adaeagle_is_told_by_the_engine():
             assert planner.kept(request.context).tokens == pytest.approx(planner.head(state))
         drafted.add(request.stats.drafted)
     assert len(drafted) > 2
+
+
+def test_fixed_says_what_a_node_must_promise():
+    setup = Setup()
+    plan = FixedPlanner(FixedPlanner.Options(nodes=3, bar=0.25), setup)
+    assert setup.bar.chance == 0.25
+    assert plan.share([None] * 3, 7) == [3, 3, 1]
+
+
+@pytest.mark.parametrize("bar", [-0.1, 1.0, float("nan")])
+def test_fixed_refuses_what_is_no_chance(bar):
+    with pytest.raises(ConfigError, match="give a chance below 1"):
+        FixedPlanner.Options(bar=bar)

@@ -40,10 +40,10 @@ def tree(spelled, **facts):
     return choice.member(choice.options, setup(**facts))
 
 
-def grow(grown, budget=8, depth=3, rng=None, *, sampling=PLAIN, model=MODEL, far=False, passes=99):
+def grow(grown, budget=8, depth=3, rng=None, *, sampling=PLAIN, model=MODEL, far=False, passes=99, bar=0.0):
     """What a tree, or one that is spelled, makes of the model's distributions."""
     context = Context(0, PROMPT, len(PROMPT), sampling, rng or CounterRng(0))
-    growth = Growth(context, budget, depth, (tree(grown) if isinstance(grown, str) else grown).grow)
+    growth = Growth(context, budget, depth, (tree(grown) if isinstance(grown, str) else grown).grow, bar=bar)
     while growth.looking and len(growth.asked) <= passes:
         look = growth.newest
         paths = [growth.path(node) for node in look.nodes]
@@ -116,6 +116,15 @@ def test_eagle2_goes_on_below_its_width_only():
     narrow = paths(grow("eagle2:width=2", 12, 3, sampling=GREEDY))
     assert max(Counter(map(len, narrow)).values()) <= 4
     assert max(Counter(path[:-1] for path in narrow).values()) <= 2
+
+
+@pytest.mark.parametrize("spelled", ["opt-tree:gain=0", "eagle2:width=6", "specexec:width=6,beams=2"])
+@pytest.mark.parametrize("bar", [0.13, 0.2, 0.99])
+def test_nodes_that_do_not_reach_the_bar_are_left_out_and_no_others(spelled, bar):
+    every = paths(grow(spelled, 8, 4, sampling=GREEDY))
+    likely = [path for path in every if reach(path) >= bar]
+    assert len(likely) < len(every)
+    assert set(paths(grow(spelled, 8, 4, sampling=GREEDY, bar=bar))) == set(likely)
 
 
 def test_opt_tree_ends_where_a_level_adds_too_little():

@@ -148,6 +148,7 @@ struct Best {
     };
     int64_t size, levels;  // nodes of the draft, passes
     double gain;           // the least number of expected tokens for which one more level is grown
+    double bar;            // the least reach of a node
     std::vector<Candidate> found;
     std::vector<int64_t> parents, tokens, depths;  // of nodes
     std::vector<double> chances;
@@ -175,7 +176,7 @@ struct Best {
         std::iota(order.begin(), order.end(), 0);
         std::stable_sort(order.begin(), order.end(), [this](int64_t a, int64_t b) { return found[a].reach > found[b].reach; });
         order.resize(std::min<size_t>(order.size(), size));
-        while (!order.empty() && !(found[order.back()].reach > 0)) order.pop_back();
+        while (!order.empty() && !(found[order.back()].reach > 0 && found[order.back()].reach >= bar)) order.pop_back();
         return order;
     }
 
@@ -410,7 +411,7 @@ struct Session {
         return found.told(lots);
     }
 
-    using Rules = std::vector<std::tuple<int64_t, int64_t, double>>;  // as Best has them
+    using Rules = std::vector<std::tuple<int64_t, int64_t, double, double>>;  // as Best has them
 
     // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
     // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
@@ -418,7 +419,7 @@ struct Session {
                             const Rules& rules) {
         const int64_t vocab = decoder->net.vocab;
         std::vector<Best> trees;
-        for (const auto& [size, levels, gain] : rules) trees.push_back({size, levels, gain});
+        for (const auto& [size, levels, gain, bar] : rules) trees.push_back({size, levels, gain, bar});
         std::vector<int64_t> table = segments, growing(rules.size());
         std::iota(growing.begin(), growing.end(), 0);
         std::vector<std::vector<uint8_t>> masks(rules.size());
