@@ -1,6 +1,7 @@
 """A second, smaller model guesses; a tree says in which shape.
 
-What is drawn is drawn from the small model's own distribution q, shaped by the request's sampling (2211.17192 alg. 1,
+Of trees that choose their tokens, nodes whose chance does not reach the planner's bar are left out (`Bar`). What is
+drawn is drawn from the small model's own distribution q, shaped by the request's sampling (2211.17192 alg. 1,
 2302.01318 alg. 2).
 Does not: translate between tokenizers; both models must share one vocabulary.
 """

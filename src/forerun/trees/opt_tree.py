@@ -2,7 +2,7 @@
 
 A node's path probability is what the drafter expects of it, and these add up to the expected length. Every level is
 looked behind in those of its nodes that stand in the best draft so far; where a level adds less than `gain` to the
-expectation, growth ends. Chosen, not drawn.
+expectation, growth ends. Nodes below the growth's bar are left out. Chosen, not drawn.
 Does not: know what a level costs; `gain` is to be that, in target passes.
 """
 
