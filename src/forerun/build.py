@@ -48,7 +48,7 @@ from forerun.stores.shelf import Shelf
 from forerun.stores.tokenfile import mark_of
 from forerun.trees import TREES
 from forerun.trees.contract import Tree
-from forerun.types import Costs, Monitor, Setup, Spelling
+from forerun.types import Bar, Costs, Monitor, Setup, Spelling
 from forerun.verifiers import VERIFIERS
 
 CHOSEN: dict[str, Registry] = {r.family: r for r in (DRAFTERS, VERIFIERS, PLANNERS, DECODERS, SCHEDULERS, CACHES)}
@@ -140,7 +140,7 @@ def assemble(choices: Choices, config: Config, model: Model, setup: Setup, decod
 
     def guarded(spelled: str, given: Setup) -> Guard:
         sooner = config.draft_timeout / 4  # than the drafter that holds this one
-        inner = setup.open_drafter(spelled, given)
+        inner = setup.open_drafter(spelled, replace(given, bar=Bar()))  # who holds it decides what is worth a row
         fits(f"drafter {spelled!r}", inner)
         return Guard(inner, given, stats, sooner)
 

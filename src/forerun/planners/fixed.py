@@ -20,7 +20,7 @@ class FixedPlanner(Planner):
     class Options:
         """`nodes`: the most that one request drafts in one step; `bar`: the least chance of a node and its path.
 
-        The chance is what the drafter says, and drafters that say none, or draw, leave nothing out for it.
+        The chance is what the drafter says; who says none, draws, or stands in another drafter leaves nothing out.
         """
 
         nodes: int = 8

@@ -506,3 +506,16 @@ def test_who_leaves_out_what_does_not_pay_is_asked_for_more(heeded, temperature,
         plan.observe(batch, [Draft()], [turn], Spent(0.0, 1.0, 1))
         shares.append(plan.share(batch, 100)[0])
     assert shares[-1] == least
+
+
+@pytest.mark.parametrize(
+    ("drafter", "heeded"),
+    [
+        ("draft-model:model=toy:100,tree=opt-tree,depth=2", True),
+        ("draft-model:model=toy:100,tree=chain,depth=2", False),
+        ("several:of=[(draft-model:model=toy:100,tree=opt-tree,depth=2),ngram]", False),
+        ("ngram", False),
+    ],
+)
+def test_a_drafter_that_stands_in_another_one_is_asked_as_ever(drafter, heeded):
+    assert Toy(drafter=drafter, planner="auto").build().engine.members.planner.inner.bar.heeded is heeded
