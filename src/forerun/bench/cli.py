@@ -78,7 +78,7 @@ def _order(values: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]
     from forerun.bench.speedup import Order
 
     own = {name: values[name] for name in ("prompts", "repeats", "data", "inflate")}
-    categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    categories = words(values["categories"])
     rest = {k: v for k, v in values.items() if k not in {*own, "categories", "out", "drafter"}}
     config, sampling = split(rest)
     drafters = values["drafter"] or (config.get("drafter", Config.drafter),)
@@ -194,7 +194,7 @@ def trees(**values: Any) -> None:  # noqa: ANN401
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
     own["nodes"] = budgets("nodes", own["nodes"])
-    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    own["categories"] = words(own["categories"])
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
     benchmark.show(found)
@@ -225,7 +225,7 @@ def planners(**values: Any) -> None:  # noqa: ANN401
     named = [f.name for f in fields(benchmark.Order)]
     own = {name: values[name] for name in named}
     own |= {name: budgets(name, own[name]) for name in ("nodes", "batches")}
-    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    own["categories"] = words(own["categories"])
     config, sampling = split({k: v for k, v in values.items() if k not in own})
     found = benchmark.run(benchmark.Order(**own), config, sampling)
     benchmark.show(found)
@@ -237,7 +237,7 @@ def _compare_planners(benchmark: Any, counts: str, names: Sequence[str], values:
     from forerun.bench.report import as_json
 
     own = {name: values[name] for name in names} | {counts: budgets(counts, values[counts])}
-    own["categories"] = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    own["categories"] = words(values["categories"])
     config, sampling = split({k: v for k, v in values.items() if k not in {*own, "settings"}})
     order = benchmark.Order(**own, settings=values["settings"] or benchmark.Order.settings)
     found = benchmark.run(order, config, sampling)
@@ -293,7 +293,7 @@ def choices(**values: Any) -> None:  # noqa: ANN401
     from forerun.bench.report import as_json
 
     own = {name: values[name] for name in ("prompts", "repeats", "price", "data")}
-    categories = [name.strip() for name in values["categories"].split(",") if name.strip()]
+    categories = words(values["categories"])
     drafters = values["drafter"] or benchmark.USUAL
     rest = {k: v for k, v in values.items() if k not in {*own, "categories", "drafter"}}
     config, sampling = split(rest)
@@ -343,7 +343,7 @@ def drafts(**values: Any) -> None:  # noqa: ANN401
 
     own = {"drafters": values.pop("drafter")}
     own |= {f.name: values.pop(f.name) for f in fields(benchmark.Order) if f.name not in own}
-    own["categories"] = [name.strip() for name in own["categories"].split(",") if name.strip()]
+    own["categories"] = words(own["categories"])
     config, sampling = split(values)
     found = benchmark.run(benchmark.Order(**own), config, sampling)
     benchmark.show(found)
@@ -391,7 +391,7 @@ def fidelity(settings: tuple[str, ...], categories: str, **values: Any) -> None:
     from forerun.bench.report import as_json
 
     own = {name: values.pop(name) for name in ("only", "prompts", "samples", "max_tokens", "data")}
-    names = [name.strip() for name in categories.split(",") if name.strip()]
+    names = words(categories)
     found = benchmark.run(benchmark.Order(settings, categories=names, **own), split(values)[0])
     benchmark.show(found)
     click.echo(as_json(found))
@@ -537,7 +537,7 @@ def schema(**values: Any) -> None:  # noqa: ANN401
     from forerun.bench import schema as benchmark
     from forerun.bench.report import as_json
 
-    categories = [name.strip() for name in values.pop("categories").split(",") if name.strip()]
+    categories = words(values.pop("categories"))
     names = ("tokenizer", "vocabularies", "prompts", "repeats", "seeds", "inflate", "data")
     own = {name: values.pop(name) for name in names}
     drafters = values.pop("drafter") or ("grammar", Config.drafter)
@@ -556,6 +556,7 @@ def schema(**values: Any) -> None:  # noqa: ANN401
 @click.option("--against", multiple=True, metavar="FLAGS", help="Another server with these flags too; or library.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Rounds of every load.")
 @click.option("--parts", type=click.IntRange(1), default=1, show_default=True, help="Of a load, between turns.")
+@click.option("--categories", default="story", show_default=True, help="Which prompts, in turn; with commas.")
 @click.option("--trace", default="", help="Lengths and moments of a trace, at --rate: mixed, rare, azure-conv, ...")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Goodput by load, as a PNG.")
@@ -573,6 +574,7 @@ def serve(url: str | None, concurrency: str, rates: tuple[float, ...], **values:
 
     names = ("requests", "ttft_ms", "tpot_ms", "against", "repeats", "parts", "trace", "data")
     own, out = {name: values.pop(name) for name in names}, values.pop("out")
+    own["categories"] = words(values.pop("categories"))
     config, sampling = split(values)
     found = benchmark.run(benchmark.Order(url, budgets("concurrency", concurrency), rates, **own), config, sampling)
     benchmark.show(found)
@@ -611,12 +613,17 @@ def soak(count: int) -> None:
         sys.exit(1)
 
 
+def words(text: str) -> list[str]:
+    """'story, chat' -> ["story", "chat"]."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def budgets(flag: str, text: str) -> list[int]:
     """'8,16' -> [8, 16]."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
+    counts = [word.strip() for word in text.split(",")]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
         raise click.UsageError(f"--{flag} is {text!r}; give whole numbers of 1 or more, with commas.")
-    return [int(word) for word in words]
+    return [int(count) for count in counts]
 
 
 def shares(flag: str, text: str) -> list[float]:

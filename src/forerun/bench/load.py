@@ -1,4 +1,4 @@
-"""Clients that ask a server for streamed completions, and what they saw.
+"""Clients that ask a server for streamed answers, and what they saw.
 
 What comes is kept with its time and read once a load is over: where clients and server share the cores, what the
 clients do meanwhile is taken from the server. For the same reason a client keeps its connection, as OpenAI's own does.
@@ -70,7 +70,7 @@ class Answer:
         return self
 
     def _part(self, moment: float, said: Mapping[str, Any]) -> None:
-        if any(choice["text"] for choice in said.get("choices", ())):
+        if any(choice.get("text") or choice.get("delta", {}).get("content") for choice in said.get("choices", ())):
             self.parts.append(moment)
         self.tokens = (said.get("usage") or {}).get("completion_tokens", self.tokens)
 
@@ -88,9 +88,10 @@ class _Line(asyncio.BufferedProtocol):
         self._answer, self._over, self._last = Answer(0.0), cast("asyncio.Future[None] | None", None), b""
 
     async def heard(self, body: Body) -> Answer:
-        """One streamed completion, not read yet."""
+        """One streamed answer, not read yet: to messages where the body has some, else the rest of a text."""
         raw, home = json.dumps(body).encode(), asyncio.get_running_loop()
-        head = f"POST {self._place.path}/v1/completions HTTP/1.1\r\nHost: {self._place.netloc}\r\n"
+        what = "chat/completions" if "messages" in body else "completions"
+        head = f"POST {self._place.path}/v1/{what} HTTP/1.1\r\nHost: {self._place.netloc}\r\n"
         kind = f"Content-Length: {len(raw)}\r\nContent-Type: application/json\r\n\r\n"
         self._answer = answer = Answer(perf_counter(), prompt=length(body))
         with contextlib.suppress(OSError):  # an answer that did not come is counted
@@ -136,7 +137,7 @@ def length(body: Body) -> int:
 
 
 async def ask(url: str, body: Body) -> Answer:
-    """One streamed completion."""
+    """One streamed answer."""
     return (await closed(url, [body], 1))[0]
 
 

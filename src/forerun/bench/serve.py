@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, cycle, islice, product
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -51,6 +51,7 @@ class Order:
     against: Sequence[str] = ()  # flags of further servers, or LIBRARY
     repeats: int = 1  # of every load, each time with servers of its own
     parts: int = 1  # of a load's requests, after each of which it is the next server's turn
+    categories: Sequence[str] = ("story",)  # of prompts, which come in turn
     trace: str = ""  # whose lengths and moments are taken, at `rate` on the average
     data: Path | None = None
 
@@ -68,7 +69,7 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         least = order.parts * max(order.concurrency)
         raise ConfigError(f"a part must have a request for every client; use --concurrency and --requests {least}.")
     settings = {"max_tokens": TOKENS, **sampling, "stream": True, "stream_options": {"include_usage": True}}
-    bodies, moments = _traced(order, settings) if order.trace else _stories(order, settings)
+    bodies, moments = _traced(order, settings) if order.trace else _prompted(order, settings)
     loads = asyncio.run(_measure(order, config, (bodies, moments)))
     goals = {"ttft_ms": order.ttft_ms, "tpot_ms": order.tpot_ms}
     return {
@@ -81,20 +82,28 @@ def run(order: Order, config: Mapping[str, Any], sampling: Mapping[str, Any]) ->
     }
 
 
-def _stories(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
-    """Prompts, and the moments of one request per second.
+def _prompted(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
+    """Prompts of every category in turn, and the moments of one request per second.
 
     Answers that do not end by themselves are half to one and a half times as long as asked. Were they equal, clients
     would begin and end together, which suits plain decoding: prompts are read in one pass, and being ahead is no use.
     """
-    prompts, rng = workloads.load(["story"], order.requests), np.random.default_rng(0)
+    kinds, rng = dict[str, list[workloads.Prompt]](), np.random.default_rng(0)
+    for prompt in workloads.load(order.categories, order.requests, order.data):
+        kinds.setdefault(prompt.category, []).append(prompt)
+    turns = zip(*map(cycle, kinds.values()), strict=True)
+    prompts = islice(chain.from_iterable(turns), order.requests)
     moments = rng.exponential(1.0, order.requests).cumsum().tolist()
     longer = rng.uniform(0.5, 1.5, order.requests) if settings.get("ignore_eos") else np.ones(order.requests)
     bodies: list[Body] = []
-    for i, factor in enumerate(longer.tolist()):
-        prompt, most = prompts[i % len(prompts)].text, max(1, round(settings["max_tokens"] * factor))
-        bodies.append({"prompt": prompt, **settings, "max_tokens": most})
+    for prompt, factor in zip(prompts, longer.tolist(), strict=True):
+        most = max(1, round(settings["max_tokens"] * factor))
+        bodies.append({**_said(prompt), **settings, "max_tokens": most})
     return bodies, moments
+
+
+def _said(prompt: workloads.Prompt) -> Body:
+    return {"messages": [{"role": "user", "content": prompt.text}]} if prompt.chat else {"prompt": prompt.text}
 
 
 def _traced(order: Order, settings: Body) -> tuple[list[Body], list[float]]:
@@ -216,8 +225,8 @@ def _library(config: Mapping[str, Any]) -> Target:
 def _written(llm: LLM, bodies: Sequence[Body]) -> list[Answer]:
     answers: dict[int, Answer] = {}
     for body in bodies:
-        own = {k: v for k, v in body.items() if k not in {"prompt", "stream", "stream_options"}}
-        prompt = llm.encode(body["prompt"])
+        own = {k: v for k, v in body.items() if k not in {"prompt", "messages", "stream", "stream_options"}}
+        prompt = llm.tokenizer.chat(body["messages"]) if "messages" in body else llm.encode(body["prompt"])
         answers[llm.engine.add(prompt, Sampling(**own))] = Answer(perf_counter(), 200)
     while llm.engine.busy:
         for event in llm.engine.step():
