@@ -51,10 +51,8 @@ class AutoregressiveDecoder(Decoder):
         return [self._plan(seat) for seat in seats]
 
     def _plan(self, seat: Seat) -> Plan:
-        last, sheet = (len(seat.pending) - 1,) if seat.last else (), self.sheet(seat, _NOTHING)
-        return Plan(
-            Work(seat.slot, seat.pending, logits=last, ask=sheet, lot=self.lot(seat, _NOTHING)), _NOTHING, sheet
-        )
+        last, (sheet, lot) = (len(seat.pending) - 1,) if seat.last else (), self.asks(seat, _NOTHING)
+        return Plan(Work(seat.slot, seat.pending, None, 0, last, (), None, sheet, lot), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]

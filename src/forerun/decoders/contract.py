@@ -66,16 +66,19 @@ class Decoder(Member):
 
     parts: Parts
 
-    def sheet(self, seat: Seat, draft: Draft) -> Sheet | None:
-        """What the target is asked about a draft, where that saves a transfer."""
-        asked = self.parts.ahead is Ahead.SHEETS and seat.last
-        sheet = Sheet(seat.context, draft, self.parts.eos) if asked else None
-        return sheet if sheet is not None and sheet.worthwhile else None
+    def asks(self, seat: Seat, draft: Draft) -> tuple[Sheet | None, Lot | None]:
+        """What the pass is asked about a draft: a sheet, where that saves a transfer, or draws, where it makes them.
 
-    def lot(self, seat: Seat, draft: Draft) -> Lot | None:
-        """The draws that a draft is judged by, where the pass can make them."""
-        known = seat.last and (not draft.tokens or self.parts.verifier.facts.coupled)
-        return lot(seat.context, draft, self.parts.eos) if known and self.parts.ahead is Ahead.DRAWS else None
+        Nothing where the best token of every row says it all.
+        """
+        context, ahead = seat.context, self.parts.ahead
+        if not seat.last or context.sampling.best:
+            return None, None
+        if ahead is Ahead.SHEETS:
+            sheet = Sheet(context, draft, self.parts.eos)
+            return sheet if sheet.worthwhile else None, None
+        known = ahead is Ahead.DRAWS and (not draft.tokens or self.parts.verifier.facts.coupled)
+        return None, lot(context, draft, self.parts.eos) if known else None
 
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options

@@ -30,6 +30,7 @@ class DraftVerifyDecoder(Decoder):
     def __init__(self, options: Options, parts: Parts) -> None:
         self.options, self.parts = options, parts
         self.drafter, self.verifier = parts.drafter, parts.verifier
+        self.certain = parts.verifier.facts.coupled  # which accepts what the target says by itself, and nothing else
         self.listens, self.watches = self.drafter.listens, self.drafter.watches
         self.hidden = tuple(dict.fromkeys((*self.drafter.hidden, *self.verifier.hidden)))
 
@@ -45,7 +46,7 @@ class DraftVerifyDecoder(Decoder):
 
     def work(self, seat: Seat, draft: Draft) -> Plan:
         """What runs the pending tokens and a draft, with the rows by which the draft is judged."""
-        pending, sheet, lot = len(seat.pending), self.sheet(seat, draft), self.lot(seat, draft)
+        pending, (sheet, lot) = len(seat.pending), self.asks(seat, draft)
         if not draft.tokens:
             last = (pending - 1,) if seat.last else ()
             return Plan(Work(seat.slot, seat.pending, None, 0, last, self.hidden, None, sheet, lot), draft, sheet)
@@ -57,38 +58,60 @@ class DraftVerifyDecoder(Decoder):
         return Plan(Work(seat.slot, tokens, parents, 0, rows, self.hidden, None, sheet, lot), draft, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        asked = any(seat.budget > 0 for seat in seats)
-        heard = asked and (self.listens or any(plan.draft.tokens for plan in plans))
+        heard = any(plan.draft.tokens for plan in plans) or (self.listens and any(seat.budget > 0 for seat in seats))
         if not heard and not self.watches:
             return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
-        judged: list[int] = []
-        targets: list[Rows | Answers] = []
-        turns = [_NO_TURN] * len(seats)
+        turns, verdicts = self._judged(seats, plans, outputs)
+        outcomes = [
+            Outcome(plan.work, output) if verdict is None else Outcome(plan.work, output, plan.draft, verdict)
+            for plan, output, verdict in zip(plans, outputs, verdicts, strict=True)
+        ]
+        self.drafter.observe([seat.context for seat in seats], outcomes)  # first: it may draft beside what follows
+        for i, verdict in enumerate(verdicts):
+            if verdict is not None:
+                turns[i] = _turn(seats[i], plans[i].draft, verdict, outputs[i])
+        return turns
+
+    def _judged(
+        self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]
+    ) -> tuple[list[Turn], list[Verdict | None]]:
+        """The verdicts on those whose next token can be judged, and the turns of the others."""
+        turns, verdicts = [_NO_TURN] * len(seats), list[Verdict | None]([None] * len(seats))
+        asked, targets = list[int](), list[Rows | Answers]()
         for i, seat in enumerate(seats):
             if not seat.last:
                 turns[i] = Turn((), tuple(range(len(seat.pending))))
-                continue
-            try:
-                targets.append(plans[i].target(outputs[i], seat.context, self.parts.eos))
-                judged.append(i)
-            except RequestError as problem:
-                turns[i] = Turn((), (), error=str(problem))
-        drafts, rngs = [plans[i].draft for i in judged], [seats[i].context.rng for i in judged]
-        found = self.verifier.verify(drafts, targets, rngs)
+            elif self.certain and seat.context.sampling.best:
+                verdicts[i] = _said(plans[i].draft, outputs[i].best)
+            else:
+                try:
+                    targets.append(plans[i].target(outputs[i], seat.context, self.parts.eos))
+                    asked.append(i)
+                except RequestError as problem:
+                    turns[i] = Turn((), (), error=str(problem))
+        drafts, rngs = [plans[i].draft for i in asked], [seats[i].context.rng for i in asked]
+        found = self.verifier.verify(drafts, targets, rngs) if asked else []
         if any(target.stuck for target in targets):
             found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
-        outcomes = [Outcome(plan.work, output) for plan, output in zip(plans, outputs, strict=True)]
-        for i, draft, verdict in zip(judged, drafts, found, strict=True):
-            outcomes[i] = Outcome(plans[i].work, outputs[i], draft, verdict)
-        self.drafter.observe([seat.context for seat in seats], outcomes)  # first: it may draft beside what follows
-        for i, draft, verdict in zip(judged, drafts, found, strict=True):
-            turns[i] = _turn(seats[i], draft, verdict, outputs[i])
-        return turns
+        for i, verdict in zip(asked, found, strict=True):
+            verdicts[i] = verdict
+        return turns, verdicts
+
+
+def _said(draft: Draft, best: Sequence[int]) -> Verdict:
+    """The verdict where the target says the best token of every row, and a draft is accepted as far as it says that."""
+    node, path, token, tokens = -1, list[int](), best[0], draft.tokens
+    for child, parent in enumerate(draft.parents):  # parents come first
+        if parent == node and tokens[child] == token:
+            node, token = child, best[child + 1]
+            path.append(child)
+    return Verdict(tuple(path), token)
 
 
 def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
     path, read, asked = verdict.path, len(seat.pending), seat.context.sampling.logprobs
-    emissions = [Emission(draft.tokens[node], draft.source_of(node)) for node in path]
+    tokens, source = draft.tokens, draft.source
+    emissions = [Emission(tokens[node], source if isinstance(source, str) else source[node]) for node in path]
     emissions.append(Emission(verdict.token, "target"))
     if asked is not None:  # of each by the row whose p it was judged by
         rows = [output.logits[row] for row in (0, *[node + 1 for node in path])]

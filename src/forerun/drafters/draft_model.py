@@ -8,6 +8,7 @@ Does not: translate between tokenizers; both models must share one vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from forerun.drafters.contract import Drafter
 from forerun.drafting.readings import GrownReading, Reading
@@ -87,6 +88,7 @@ class DraftModelDrafter(Drafter):
         wide = not options.tree and setup.branches and self.runner.cache.facts.branches and self.runner.branches
         self.best: Tree | None = setup.open_tree("opt-tree") if wide else None  # of who chooses tokens
         self.bar.heeded = (self.best or self.tree).best(1, 1) is not None
+        self._rules = lru_cache(64)(self._made)
         self._growing = list[_Seat]()  # ahead
         self._end: Callable[[], list[Grown]] | None = None  # waits for that
         self._problem: Exception | None = None  # of it
@@ -170,21 +172,24 @@ class DraftModelDrafter(Drafter):
             self._by_level(active)
         return [reading.growth.draft("draft-model") for reading in readings]
 
-    def _shape(self, context: Context) -> tuple[Tree, int]:
+    def _shape(self, *, greedy: bool) -> tuple[Tree, int]:
         """The tree of a request, and its levels."""
-        tree = self.best if self.best is not None and context.sampling.greedy else self.tree
+        tree = self.best if self.best is not None and greedy else self.tree
         return tree, self.options.depth or tree.levels
 
     def _rule(self, context: Context, budget: int) -> Best | None:
         """By which the best tree of a request grows, if that is what it gets."""
-        tree, depth = self._shape(context)
+        return self._rules(context.sampling.greedy, budget, self.bar.chance)
+
+    def _made(self, greedy: bool, budget: int, bar: float) -> Best | None:  # noqa: FBT001 - remembered by place
+        tree, depth = self._shape(greedy=greedy)
         rule = tree.best(budget, depth)
-        return rule._replace(bar=self.bar.chance) if rule is not None else None
+        return rule._replace(bar=bar) if rule is not None else None
 
     def _begin(self, context: Context, budget: int) -> Reading:
         """A new draft."""
         seat: _Seat = context.state
-        tree, depth = self._shape(context)
+        tree, depth = self._shape(greedy=context.sampling.greedy)
         growth = Growth(seat.recall.reminded(context), budget, depth, tree.grow, self.eos, self.bar.chance)
         seat.reading = reading = Reading(seat.slot, tree.blind, growth)
         return reading
@@ -270,7 +275,8 @@ class DraftModelDrafter(Drafter):
         self._settle()
         for context, outcome in zip(batch, outcomes, strict=True):
             seat = context.state
-            self._forget(seat)
+            if seat.ahead is not None:
+                self._forget(seat)
             seat.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
                 tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
@@ -283,6 +289,7 @@ class DraftModelDrafter(Drafter):
     def _go_ahead(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """Grow the next drafts while what these wrote becomes text, as if everybody went on with the same budget."""
         works, rules, seats, foreseen = list[Work](), list[Best](), list[_Seat](), list[_Ahead]()
+        ends = frozenset(self.eos)
         for context, outcome in zip(batch, outcomes, strict=True):
             seat: _Seat = context.state
             budget, seat.budget = seat.budget, 0
@@ -290,11 +297,13 @@ class DraftModelDrafter(Drafter):
                 continue
             new = [*[outcome.draft.tokens[node] for node in outcome.verdict.path], outcome.verdict.token]
             text, sampling = len(context.tokens) + len(new), context.sampling
-            left = sampling.max_tokens - (text - context.prompt_length) - 1 if sampling.max_tokens else budget
-            rule, held = self._rule(context, budget), self.runner.cache.length(seat.slot)
-            if rule is None or left < budget or (not sampling.ignore_eos and any(token in self.eos for token in new)):
-                continue  # towards its end a text gets smaller budgets, and behind it none
-            unread = tuple(new[held - len(context.tokens) :])
+            if sampling.max_tokens:  # towards its end a text gets smaller budgets, and behind it none
+                budget = min(budget, sampling.max_tokens - (text - context.prompt_length) - 1)
+            goes_on = budget > 0 and (sampling.ignore_eos or ends.isdisjoint(new))
+            rule = self._rule(context, budget) if goes_on else None
+            if rule is None:
+                continue
+            unread = tuple(new[self.runner.cache.length(seat.slot) - len(context.tokens) :])
             works.append(Work(seat.slot, unread, logits=(len(unread) - 1,)))
             rules.append(rule)
             seats.append(seat)

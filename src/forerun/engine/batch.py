@@ -24,18 +24,24 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
     segments: list[Segment] = []
     trees: list[tuple[int, ...] | None] = []
     lots: list[tuple[int, Lot]] = []
+    hidden: set[int] = set()
     for w in work:
         past, start, count = cache.length(w.slot), len(tokens), len(w.tokens)
-        behind, depths = (None, range(w.base, w.base + count)) if w.parents is None else branches(w.parents, w.base)
         segments.append(Segment(w.slot, start, count, past, w.base, None))
-        trees.append(w.parents if behind is not None else None)
+        if w.parents is None:
+            trees.append(None)
+            positions += range(past + w.base, past + w.base + count)
+        else:
+            behind, depths = branches(w.parents, w.base)
+            trees.append(w.parents if behind is not None else None)
+            positions += [past + d for d in depths]
         tokens += w.tokens
-        positions += [past + d for d in depths]
         wanted += [start + i for i in w.logits]
         if w.lot is not None:
             lots.append((len(wanted) - len(w.logits), w.lot))
-    hidden = tuple(sorted({layer for w in work for layer in w.hidden}))
-    return Flat(tokens, positions, wanted, segments, trees, hidden, work[0].plan, lots)
+        if w.hidden:
+            hidden.update(w.hidden)
+    return Flat(tokens, positions, wanted, segments, trees, tuple(sorted(hidden)), work[0].plan, lots)
 
 
 def masked(flat: Flat, device: torch.device) -> Flat:
@@ -77,13 +83,12 @@ def unpack(work: Sequence[Work], output: PassOutput) -> list[Output]:
         return [Output(output.logits, tuple(best), tuple(peak), masses, {}, answers, _drawn(work[0], found, 0))]
     outputs, row, token = [], 0, 0
     for w, answers in zip(work, output.answers or repeat(None)):  # noqa: B905 - the last has no end
-        rows, tokens = slice(row, row + len(w.logits)), slice(token, token + len(w.tokens))
-        own = Cut(output.logits, row, rows.stop)
-        hidden = {layer: output.hidden[layer][tokens] for layer in w.hidden} if w.hidden else NO_STATES
-        masses = tuple(mass[rows]) if mass is not None else None
-        drawn = _drawn(w, found, row)
-        outputs.append(Output(own, tuple(best[rows]), tuple(peak[rows]), masses, hidden, answers, drawn))
-        row, token = rows.stop, tokens.stop
+        end, last = row + len(w.logits), token + len(w.tokens)
+        hidden = {layer: output.hidden[layer][token:last] for layer in w.hidden} if w.hidden else NO_STATES
+        masses = tuple(mass[row:end]) if mass is not None else None
+        own = Cut(output.logits, row, end), tuple(best[row:end]), tuple(peak[row:end])
+        outputs.append(Output(*own, masses, hidden, answers, _drawn(w, found, row)))
+        row, token = end, last
     return outputs
 
 

@@ -253,9 +253,10 @@ class Engine:
         budgets = dict[int, int]()
         for r, share in zip(ready, shares, strict=True):
             wish = self.members.decoder.nodes(r.state)
-            guessed = min(share, r.limit - r.written - 1)
-            searched = min(wish or 0, room // len(ready), self.limits.context_length - len(r.tokens))
-            budgets[r.id] = max(0, guessed if wish is None else searched)
+            if wish is not None:
+                budgets[r.id] = max(0, min(wish, room // len(ready), self.limits.context_length - len(r.tokens)))
+            elif share:
+                budgets[r.id] = max(0, min(share, r.limit - r.written - 1))
         return budgets
 
     def _reserve(self, request: Request, count: int, budget: int, now: float) -> int | None:
