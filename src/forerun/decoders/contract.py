@@ -71,14 +71,12 @@ class Decoder(Member):
 
         Nothing where the best token of every row says it all.
         """
-        context, ahead = seat.context, self.parts.ahead
+        context, ahead, eos = seat.context, self.parts.ahead, self.parts.eos
         if not seat.last or context.sampling.best:
             return None, None
-        if ahead is Ahead.SHEETS:
-            sheet = Sheet(context, draft, self.parts.eos)
-            return sheet if sheet.worthwhile else None, None
+        sheet = Sheet(context, draft, eos) if ahead is Ahead.SHEETS else None
         known = ahead is Ahead.DRAWS and (not draft.tokens or self.parts.verifier.facts.coupled)
-        return None, lot(context, draft, self.parts.eos) if known else None
+        return sheet if sheet and sheet.worthwhile else None, lot(context, draft, eos) if known else None
 
     @abstractmethod
     def __init__(self, options: Any, parts: Parts) -> None: ...  # noqa: ANN401 - the member's own Options

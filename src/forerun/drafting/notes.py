@@ -43,19 +43,24 @@ def light(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
-    """Steps that should have taken the same time are learnt from together."""
-    alike = defaultdict[tuple[int, int, int, int, bool, bool], list[Note]](list)
+    """Steps that should have taken the same time are learnt from together.
+
+    Drafts have their price by how many were asked for, though some come out empty. Where all do, it says nothing of
+    what others add; nor is the pass behind it one without drafts.
+    """
+    alike = defaultdict[tuple[int, int, int, int, bool], list[Note]](list)
     for note in notes:
+        asked = sum(share > 0 for share in note.shares.values())
         longest = max([note.shares.get(number, 0) for number in note.made], default=0)
         if note.settled and (note.timed or longest):
-            asked = any(note.shares.values())
-            alike[note.requests, len(note.made), longest, note.rows, asked, note.timed].append(note)
+            alike[note.requests, asked, longest, note.rows, note.timed].append(note)
     seen = list[Seen]()
-    for (requests, drafting, longest, rows, asked, timed), steps in alike.items():
+    for (requests, asked, longest, rows, timed), steps in alike.items():
         seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
-        seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
+        if rows > requests or not asked:
+            seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
         if longest and timed:
-            toll.drafted(requests, drafting, longest, seconds, around, len(steps))
+            toll.drafted(requests, asked, longest, seconds, around, len(steps))
         elif not asked:
             toll.rested(requests, seconds + around, len(steps))
     passes.learn(*seen)

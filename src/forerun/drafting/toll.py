@@ -77,6 +77,10 @@ class Toll:
         """How many steps with drafts."""
         return sum(line.seen for line in self.lines.values())
 
+    def bare(self, requests: int) -> bool:
+        """Whether a step of about as many was seen without drafts."""
+        return requests.bit_length() in self.idle
+
     def without(self, requests: int) -> float:
         """Seconds of a step without drafts; some must have been seen."""
         return self.idle[_nearest(self.idle, requests)]
@@ -106,7 +110,9 @@ class Toll:
         `around`: their seconds beside those that made the drafts; without drafts they would have taken no longer.
         """
         size = requests.bit_length()
-        self.idle[size] = min(self.idle.get(size, around), around)
+        if size not in self.idle:  # what others take says nothing of what drafts add
+            return 0.0
+        self.idle[size] = min(self.idle[size], around)
         return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0), steps)
 
 

@@ -78,7 +78,7 @@ class AutoPlanner(Planner):
         self.least = max(self.lesson, 1)  # nodes of a draft, before those are left out that do not pay
         self.everybody, self.toll, self.trusts = Record(options.most), Toll(), Trusts()
         self.requests = Memory(lambda: Record(options.most))
-        self.losses, self.steps = Losses(), 0
+        self.losses, self.steps, self.settled = Losses(), 0, 0
         self.shares = dict[int, int]()  # the decision: nodes of each request, by id
         self.now, self.until = dict[int, int](), 0  # what they get until this step: in a trial more, in a look none
         self.drafting = False  # whether somebody gets any
@@ -142,8 +142,8 @@ class AutoPlanner(Planner):
         self.least = max(self.lesson, min(WIDE, self.options.most) if heeded else 1)
         tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
-        if not self.toll.idle:  # it must be known what a step takes without drafts
-            self._hold(1)
+        if not self.toll.bare(len(batch)):  # it must be known what a step takes without drafts
+            self._hold(STREAK if self.toll.idle else 1)
             self.bare = self.steps + BARE
             return nothing
         if self.wasted:
@@ -161,7 +161,7 @@ class AutoPlanner(Planner):
         before, self.cutting = self.shares, False
         if self.wasted:
             self.rest = self.mute  # they may be for long, as nothing is learnt of what is not verified
-        elif self.losses.bearable(self.steps, len(batch)):
+        elif self.losses.bearable(len(batch)):
             self.shares = dict(zip(nothing, self._best(batch, room), strict=True))
         else:
             self.shares = nothing
@@ -174,7 +174,7 @@ class AutoPlanner(Planner):
             longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
             self.rest = max(min(longer, most), begun) if drafting else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
-        if self.everybody.drafts and self.losses.trial(self.steps, len(batch), again=tried):
+        if self.everybody.drafts and self.losses.trial(len(batch), again=tried):
             return self._tried(batch, room)
         return self.shares
 
@@ -274,12 +274,14 @@ class AutoPlanner(Planner):
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
         notes, self.notes = self.notes, []
+        self.losses.passed(len(self.now), self.steps - self.settled)
+        self.settled = self.steps
         learn_times(notes, self.toll, self.passes)
         drafted = [note for note in notes if note.ids]
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
             accepted = self._learn(drafted)
-            self.losses.add(self.steps, drafted[-1].requests, costs(drafted, self.toll, self.passes), accepted)
+            self.losses.add(len(self.now), costs(drafted, self.toll, self.passes), accepted)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

@@ -8,7 +8,7 @@ import pytest
 
 from forerun import LLM
 from forerun.bench.load import Answer, ask, closed, figures, opened
-from forerun.bench.serve import Order, plot, run
+from forerun.bench.serve import Order, _prompted, plot, run
 from forerun.errors import ForerunError
 from forerun.server.run import in_background
 from forerun.server.settings import Settings
@@ -37,7 +37,8 @@ def test_figures_are_those_of_the_answers():
 def test_a_part_counts_when_it_comes():
     async def serve(_, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
-        for part in ({"choices": [{"text": ""}]}, {"choices": [{"text": "a"}]}, {"choices": [{"text": "b"}]}):
+        said = {"delta": {"role": "assistant"}}, {"text": ""}, {"text": "a"}, {"delta": {"content": "b"}}
+        for part in ({"choices": [one]} for one in said):
             await asyncio.sleep(0.1)
             writer.write(b"data: " + json.dumps(part).encode() + b"\n\n")
         writer.write(b'data: {"choices": [], "usage": {"completion_tokens": 5}}\n\ndata: [DONE]\n\n')
@@ -50,7 +51,7 @@ def test_a_part_counts_when_it_comes():
     answer = asyncio.run(main())
     assert answer.sound
     assert (len(answer.parts), answer.tokens) == (2, 5)
-    assert answer.ttft >= 0.19
+    assert answer.ttft >= 0.29
     assert answer.tpot >= 0.09 / 4
 
 
@@ -106,6 +107,18 @@ def test_loads_are_run_against_a_server():
             assert [answer.tokens for answer in found] == [6] * 6
             assert all(answer.sound for answer in found)
         assert not asyncio.run(ask(url, {"prompt": 1})).sound
+
+
+def test_prompts_of_every_category_come_in_turn_and_chats_as_chats():
+    config = {"model": "reference", "threads": 1, "profiles": "off", "drafter": "none"}
+    order = Order(concurrency=(2,), requests=5, against=("library",), categories=("story", "chat", "code"))
+    bodies, moments = _prompted(order, {"max_tokens": 4})
+    assert [sorted({"prompt", "messages"} & body.keys()) for body in bodies] == [
+        [name] for name in ("prompt", "messages", "prompt", "prompt", "messages")
+    ]
+    assert len({json.dumps(body) for body in bodies}) == len(moments) == 5
+    found = run(order, config, {"max_tokens": 4, "temperature": 0.0})
+    assert [load["failed"] for load in found["loads"]] == [0, 0]
 
 
 def test_a_server_of_its_own_is_started_and_ended():

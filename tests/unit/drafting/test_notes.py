@@ -40,6 +40,26 @@ def test_steps_that_are_not_as_a_rule_change_no_price(other):
     assert among.line(2) == alone.line(2)
 
 
+def test_drafts_have_their_price_by_how_many_were_asked_for():
+    """Not by how many had a node: those cost as much that came out empty."""
+    asked = DRAFTED._replace(
+        shares=dict.fromkeys(range(4), 2), requests=4, made=[0], drafts=[Draft.chain([0, 0])], rows=6
+    )
+    toll, _ = learnt(PLAIN._replace(requests=4, rows=4), asked)
+    assert toll.lines.keys() == {3}
+
+
+def test_a_pass_behind_empty_drafts_is_not_one_without():
+    _, passes = learnt(PLAIN, EMPTY._replace(running=9.0))
+    assert passes.of(2) == pytest.approx(1.0)
+
+
+def test_of_whom_nothing_was_seen_without_drafts_drafts_have_no_price_yet():
+    toll, _ = learnt(PLAIN, DRAFTED._replace(requests=8, rows=12))
+    assert not toll.bare(8)
+    assert not toll.lines
+
+
 def test_a_prompt_that_is_read_is_no_price_of_drafts():
     toll, passes = learnt(PLAIN, DRAFTED)
     reading = DRAFTED._replace(rows=60, around=30.0)

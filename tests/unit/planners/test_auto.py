@@ -115,10 +115,10 @@ def test_drafts_are_charged_as_long_as_they_took_but_for_one_that_was_held_up(dr
     """A drafter that has rested has more to read than as a rule."""
     plan = planner(FLAT)
     assert play(plan, [always], 50, drafting=0.1)[-1] == [8]
-    before, plan.again = plan.losses.vain, 0
+    before, plan.again = plan.losses.of(1).vain, 0
     play(plan, [never], 1, drafting=drafting)
     plan._settle()
-    assert plan.losses.vain - before == pytest.approx(charged, abs=0.05)
+    assert plan.losses.of(1).vain - before == pytest.approx(charged, abs=0.05)
 
 
 @pytest.mark.parametrize(("size", "drafting"), [(8, 0.1), (16, 0.1), (16, 0.3)])
@@ -165,7 +165,7 @@ def test_the_drafter_says_how_many_nodes_teach_it():
 def test_who_lost_four_steps_waits():
     plan = planner(FLAT)
     play(plan, [always], 50)
-    plan.losses.vain = 1000.0
+    plan.losses.of(1).vain = 1000.0
     assert play(plan, [always], 30)[16:] == [[0]] * 14
 
 
@@ -173,8 +173,8 @@ def test_drafts_that_have_paid_may_have_bad_luck_for_a_while():
     plan = planner(FLAT)
     solvent = list[bool]()
     for tokens in [2.0] * 100 + [0.0] * 60:
-        plan.losses.add(plan.steps, 1, [1.0], tokens)
-        solvent.append(plan.losses.bearable(plan.steps, 1))
+        plan.losses.add(1, [1.0], tokens)
+        solvent.append(plan.losses.bearable(1))
     assert all(solvent[:130])
     assert not any(solvent[145:])
 
@@ -207,6 +207,7 @@ def test_short_steps_are_thought_about_more_seldom():
 def test_most_requests_that_go_on_go_on_as_they_were():
     """Of many, one ends and another comes every few steps: not everybody is weighed anew each time."""
     plan = planner(FLAT)
+    play(plan, [always] * 2, 10)
     play(plan, [always] * 8, 100)
     decide, thought = plan._decided, list[int]()
     plan._decided = lambda *asked: thought.append(plan.steps) or decide(*asked)
@@ -338,7 +339,8 @@ def test_a_trial_that_pays_goes_on_at_once():
     """Who has rested reads what was written meanwhile, once."""
     plan = planner(FLAT)
     play(plan, [never], 400, drafting=0.3)
-    plan.losses.vain, plan.losses.later = 5.0, plan.steps  # what drafts may have cost is used up, but for a trial
+    book = plan.losses.of(1)
+    book.vain, book.later = 5.0, book.steps  # what drafts may have cost is used up, but for a trial
     observe, before = plan.observe, list[bool]()
 
     def rested(batch, drafts, turns, spent):
@@ -384,7 +386,7 @@ def test_no_more_than_the_room():
     for lesson, room in ((0, 2), (4, 11)):  # less than a draft for each
         plan = planner(FLAT, lesson=lesson)
         play(plan, [never] * 3, 60, drafting=0.3)
-        plan.losses.vain = 0.0
+        plan.losses.of(3).vain = 0.0
         history = play(plan, [never] * 3, 400, drafting=0.3, room=room)
         assert all(sum(shares) <= room for shares in history)
         assert {share for shares in history for share in shares} & {1, 2, 3} <= {*range(max(lesson, 1), 4)}
@@ -474,11 +476,22 @@ def test_a_trial_asks_a_few_of_many_requests():
     assert {sum(shares) for shares in trials} <= {1, 2, 3, 4}
 
 
+def test_of_more_requests_than_before_it_is_seen_first_what_they_take_without_drafts():
+    """Else what takes longer, as there are more, would not seem to be the price of drafts."""
+    plan = planner(FLAT)
+    assert play(plan, [always], 50)[-1] == [8]
+    history = play(plan, [always] * 8, 40)
+    assert not any(map(any, history[:3]))
+    assert all(map(any, history[3:8]))
+    assert not plan.losses.of(8).vain > 0
+
+
 def test_one_request_fewer_for_a_moment_is_no_reason_to_draft():
     """Whoever ends is followed by another, and to start costs reading what was written; half as many are a reason."""
     kinked = Costs((1, 8, 9, 64), (1.0, 1.01, 3.0, 100.0))  # what is free beside seven requests is not beside eight
     plan = planner(kinked)
     play(plan, [always] * 2, 200)
+    play(plan, [always] * 4, 10)
     play(plan, [always] * 8, 200)
     batch = [replace(CONTEXT, id=i) for i in range(8)]
     decided = []

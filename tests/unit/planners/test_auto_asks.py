@@ -87,6 +87,7 @@ def test_while_nothing_was_ever_drafted_it_asks_and_does_not_think_again():
 
 def test_while_nothing_pays_it_rests_unless_half_the_requests_are_gone():
     plan, thought = made()
+    step(plan, CONTEXTS[:1], WRONG)
     for _ in range(30):
         last = step(plan, CONTEXTS[:3], WRONG)
     assert last == [0, 0, 0]
