@@ -52,7 +52,8 @@ class Losses:
     def add(self, requests: int, costs: Sequence[float], tokens: float) -> None:
         """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
         book, lost = self.of(requests), sum(min(cost, HELD) for cost in costs) - tokens
-        book.vain = max(book.vain + lost, -SAVED / _less(requests))
+        saved = SAVED / _less(requests) ** 2  # squared: bad luck of many is seen sooner, and its steps are longer
+        book.vain = max(book.vain + lost, -saved)
         book.later = book.steps + min(lost / SHARE, LONGEST) * _less(requests)
 
 

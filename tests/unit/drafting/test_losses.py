@@ -51,4 +51,4 @@ def test_what_few_have_won_is_not_lost_by_many():
     assert not losses.bearable(16)
     assert losses.bearable(1)
     losses.add(16, [0.0] * 100, 100.0)
-    assert losses.of(31).vain == -SAVED / 4
+    assert losses.of(31).vain == -SAVED / 16
