@@ -275,8 +275,7 @@ class DraftModelDrafter(Drafter):
         self._settle()
         for context, outcome in zip(batch, outcomes, strict=True):
             seat = context.state
-            if seat.ahead is not None:
-                self._forget(seat)
+            self._forget(seat)
             seat.recall.learn(context, outcome)
             if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
                 tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]

@@ -589,6 +589,12 @@ def test_a_draft_that_grew_ahead_is_the_one_that_is_asked_for(ahead, family, opt
     assert not failures
 
 
+def test_drafts_grow_ahead_to_the_end_of_a_text(ahead):
+    """Its last budgets are smaller, which is foreseen; only the first draft of each has to be waited for."""
+    _, found, grew, *_ = ahead("llama", "", aside=True, shares=steady, sampling=LONG)
+    assert grew == sum(map(len, found)) - 5
+
+
 @pytest.mark.parametrize("options", ["", ",cache=paged"])
 def test_who_ends_while_his_draft_grows_leaves_his_place_to_the_next(ahead, options):
     asked = {"shares": steady, "sampling": replace(LONG, stop_token_ids=tuple(range(0, VOCAB, 9)))}
