@@ -242,8 +242,6 @@ class Draft:
     @cached_property
     def depths(self) -> tuple[int, ...]:
         """Depth of every node; children of the last committed token have depth 1."""
-        if self.parents == tuple(range(-1, len(self.parents) - 1)):
-            return tuple(range(1, len(self.parents) + 1))
         found: list[int] = []
         for parent in self.parents:
             found.append(1 + (found[parent] if parent >= 0 else 0))

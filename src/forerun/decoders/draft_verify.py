@@ -110,8 +110,7 @@ def _said(draft: Draft, best: Sequence[int]) -> Verdict:
 
 def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
     path, read, asked = verdict.path, len(seat.pending), seat.context.sampling.logprobs
-    tokens, source = draft.tokens, draft.source
-    emissions = [Emission(tokens[node], source if isinstance(source, str) else source[node]) for node in path]
+    emissions = [Emission(draft.tokens[node], draft.source_of(node)) for node in path]
     emissions.append(Emission(verdict.token, "target"))
     if asked is not None:  # of each by the row whose p it was judged by
         rows = [output.logits[row] for row in (0, *[node + 1 for node in path])]

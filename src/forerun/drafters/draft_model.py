@@ -88,7 +88,7 @@ class DraftModelDrafter(Drafter):
         wide = not options.tree and setup.branches and self.runner.cache.facts.branches and self.runner.branches
         self.best: Tree | None = setup.open_tree("opt-tree") if wide else None  # of who chooses tokens
         self.bar.heeded = (self.best or self.tree).best(1, 1) is not None
-        self._rules = lru_cache(64)(self._made)
+        self._rules = lru_cache(64)(self._rule_of)
         self._growing = list[_Seat]()  # ahead
         self._end: Callable[[], list[Grown]] | None = None  # waits for that
         self._problem: Exception | None = None  # of it
@@ -181,7 +181,8 @@ class DraftModelDrafter(Drafter):
         """By which the best tree of a request grows, if that is what it gets."""
         return self._rules(context.sampling.greedy, budget, self.bar.chance)
 
-    def _made(self, greedy: bool, budget: int, bar: float) -> Best | None:  # noqa: FBT001 - remembered by place
+    def _rule_of(self, greedy: bool, budget: int, bar: float) -> Best | None:  # noqa: FBT001 - remembered by place
+        """The same for all requests that are alike in these."""
         tree, depth = self._shape(greedy=greedy)
         rule = tree.best(budget, depth)
         return rule._replace(bar=bar) if rule is not None else None
@@ -288,7 +289,6 @@ class DraftModelDrafter(Drafter):
     def _go_ahead(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
         """Grow the next drafts while what these wrote becomes text, as if everybody went on with the same budget."""
         works, rules, seats, foreseen = list[Work](), list[Best](), list[_Seat](), list[_Ahead]()
-        ends = frozenset(self.eos)
         for context, outcome in zip(batch, outcomes, strict=True):
             seat: _Seat = context.state
             budget, seat.budget = seat.budget, 0
@@ -298,7 +298,7 @@ class DraftModelDrafter(Drafter):
             text, sampling = len(context.tokens) + len(new), context.sampling
             if sampling.max_tokens:  # towards its end a text gets smaller budgets, and behind it none
                 budget = min(budget, sampling.max_tokens - (text - context.prompt_length) - 1)
-            goes_on = budget > 0 and (sampling.ignore_eos or ends.isdisjoint(new))
+            goes_on = budget > 0 and (sampling.ignore_eos or not any(token in self.eos for token in new))
             rule = self._rule(context, budget) if goes_on else None
             if rule is None:
                 continue

@@ -46,7 +46,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
     """Steps that should have taken the same time are learnt from together.
 
     Drafts have their price by how many were asked for, though some come out empty. Where all do, it says nothing of
-    what others add; nor is the pass behind it one without drafts.
+    what others add.
     """
     alike = defaultdict[tuple[int, int, int, int, bool], list[Note]](list)
     for note in notes:
@@ -57,8 +57,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
     seen = list[Seen]()
     for (requests, asked, longest, rows, timed), steps in alike.items():
         seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
-        if rows > requests or not asked:
-            seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
+        seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
         if longest and timed:
             toll.drafted(requests, asked, longest, seconds, around, len(steps))
         elif not asked:

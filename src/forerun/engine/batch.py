@@ -39,8 +39,7 @@ def flatten(work: Sequence[Work], cache: Cache) -> Flat:
         wanted += [start + i for i in w.logits]
         if w.lot is not None:
             lots.append((len(wanted) - len(w.logits), w.lot))
-        if w.hidden:
-            hidden.update(w.hidden)
+        hidden.update(w.hidden)
     return Flat(tokens, positions, wanted, segments, trees, tuple(sorted(hidden)), work[0].plan, lots)
 
 

@@ -49,11 +49,6 @@ def test_drafts_have_their_price_by_how_many_were_asked_for():
     assert toll.lines.keys() == {3}
 
 
-def test_a_pass_behind_empty_drafts_is_not_one_without():
-    _, passes = learnt(PLAIN, EMPTY._replace(running=9.0))
-    assert passes.of(2) == pytest.approx(1.0)
-
-
 def test_of_whom_nothing_was_seen_without_drafts_drafts_have_no_price_yet():
     toll, _ = learnt(PLAIN, DRAFTED._replace(requests=8, rows=12))
     assert not toll.bare(8)
