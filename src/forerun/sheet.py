@@ -39,7 +39,7 @@ def lot(context: Context, draft: Draft = _NOTHING, eos: tuple[int, ...] = ()) ->
     shaper = Shaper.of(context, eos)
     if not shaper.drawable or (draft.tokens and shaper.bends):
         return None
-    keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(max(draft.depths, default=0) + 1)]
+    keys = [context.rng.ahead(Purpose.TARGET, depth) for depth in range(draft.depth + 1)]
     return shaper.lot([key for key in keys if key is not None], draft) if keys[0] is not None else None
 
 

@@ -164,6 +164,15 @@ class Dist:
         return rest, float(rest.sum(dtype=np.float64))
 
 
+@lru_cache(maxsize=1 << 12)
+def _depths(parents: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Depth of every node, and of the deepest: trees are of few shapes, which come again and again."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 + (found[parent] if parent >= 0 else 0))
+    return tuple(found), max(found, default=0)
+
+
 _ONE: Floats = np.ones(1, np.float32)
 
 
@@ -239,13 +248,15 @@ class Draft:
         """Who guessed this node."""
         return self.source if isinstance(self.source, str) else self.source[node]
 
-    @cached_property
+    @property
     def depths(self) -> tuple[int, ...]:
         """Depth of every node; children of the last committed token have depth 1."""
-        found: list[int] = []
-        for parent in self.parents:
-            found.append(1 + (found[parent] if parent >= 0 else 0))
-        return tuple(found)
+        return _depths(self.parents)[0]
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest node; 0 of an empty draft."""
+        return _depths(self.parents)[1]
 
     @cached_property
     def first_child_next_sibling(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -498,12 +509,21 @@ class Best(NamedTuple):
         return self.nodes * (self.levels - 1)
 
 
+class Sprout(NamedTuple):
+    """Where the best tree grows: behind tokens of one slot, which its cache counts as read (`Cache.read_ahead`)."""
+
+    past: int  # committed tokens before those
+    tokens: Sequence[int]
+    runs: list[tuple[int, int]]  # where all of these lie in the cache, and `beyond` nodes
+    rule: Best
+
+
 class Grown(NamedTuple):
     """A tree that has grown so."""
 
-    tokens: list[int]  # of the draft's nodes
-    parents: list[int]  # -1: the root
-    chances: list[float]  # of every node, after its parent
+    tokens: tuple[int, ...]  # of the draft's nodes
+    parents: tuple[int, ...]  # -1: the root
+    chances: tuple[float, ...]  # of every node, after its parent
     read: list[int]  # which of them was looked behind, by entry of the cache; -1: one that is not in the draft
     widths: list[int]  # entries of every pass after the first
     sound: bool  # whether all logits were finite; else growth ended there
@@ -810,8 +830,8 @@ class Runner(Protocol):
         """Whether `follow_best` is there."""
         ...
 
-    def follow_best(self, work: Sequence[Work], rules: Sequence["Best"]) -> list["Grown"] | None:
-        """Commit the works' tokens and grow the best tree below each; None, with nothing done, without room for it."""
+    def follow_best(self, sprouts: Sequence["Sprout"]) -> list["Grown"]:
+        """Read tokens that the cache counts as read, and grow the best tree behind each."""
         ...
 
     @property
@@ -819,7 +839,7 @@ class Runner(Protocol):
         """Whether `begin_best` is there."""
         ...
 
-    def begin_best(self, work: Sequence[Work], rules: Sequence["Best"]) -> Callable[[], list["Grown"]] | None:
+    def begin_best(self, sprouts: Sequence["Sprout"]) -> Callable[[], list["Grown"]]:
         """The same beside what the host does; until what comes back was called, the cache is not to be used."""
         ...
 

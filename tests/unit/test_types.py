@@ -83,6 +83,7 @@ def test_a_tree_as_first_children_and_next_siblings():
 
 def test_a_tree_knows_depths_and_sources():
     assert TREE.depths == (1, 1, 2, 2, 2, 3)
+    assert (TREE.depth, Draft().depth) == (3, 0)
     assert Draft((1, 2), (-1, 0), source=("ngram", "suffix")).source_of(1) == "suffix"
     assert Draft((1, 2), (-1, 0), source="ngram").source_of(1) == "ngram"
 

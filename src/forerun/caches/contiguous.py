@@ -99,6 +99,11 @@ class ContiguousCache(Cache):
         self._committed[slot] = start + len(path)
         self._unjudged[slot] = 0
 
+    def read_ahead(self, slot: int, tokens: Sequence[int], beyond: int) -> list[tuple[int, int]]:
+        held = self._committed[slot] = self._committed[slot] + len(tokens)
+        self._unjudged[slot] = beyond
+        return [(slot * self.capacity, held + beyond)]
+
     def checkpoint(self, slot: int) -> int:
         return self._committed[slot]
 

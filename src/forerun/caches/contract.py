@@ -109,6 +109,21 @@ class Cache(ABC):
         `path` counts from the first unjudged token, of earlier passes too; `tokens[i]` is the id of `path[i]`.
         """
 
+    def read_ahead(self, slot: int, tokens: Sequence[int], beyond: int) -> list[tuple[int, int]]:
+        """Passes begin that read these tokens, as text, and up to `beyond` nodes behind them; where all of that lies.
+
+        The tokens are committed, and as many nodes await `keep`, read or not. The room for both is reserved, and nobody
+        else uses the slot until the passes have ended.
+        """
+        segment = Segment(slot, 0, len(tokens), self.length(slot), 0, None)
+        self.advance([segment])
+        self.keep(slot, tokens, range(len(tokens)))
+        self.reserve(slot, beyond)  # `keep` gives back what nobody holds
+        behind = segment._replace(rows=beyond, past=segment.past + len(tokens))
+        runs = self.runs(behind)
+        self.advance([behind])
+        return runs
+
     @abstractmethod
     def checkpoint(self, slot: int) -> int:
         """A mark of the committed state that `rollback` returns to."""

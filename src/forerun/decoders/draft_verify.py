@@ -117,7 +117,7 @@ def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
         told = zip(rows, emissions, strict=True)
         emissions = [one._replace(logprob=logprob(row, one.token, asked)) for row, one in told]
     keep = (*range(read), *[read + node for node in path])
-    return Turn(tuple(emissions), keep, len(draft.tokens), max(draft.depths) if draft.tokens else 0)
+    return Turn(tuple(emissions), keep, len(draft.tokens), draft.depth)
 
 
 def _until(verdict: Verdict, draft: Draft, target: Rows | Answers) -> Verdict:

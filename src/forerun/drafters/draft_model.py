@@ -9,6 +9,7 @@ Does not: translate between tokenizers; both models must share one vocabulary.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from forerun.drafters.contract import Drafter
 from forerun.drafting.readings import GrownReading, Reading
@@ -19,11 +20,10 @@ from forerun.member import check_branching
 from forerun.reader import check_states, leave, second_model
 from forerun.sampling import Shaper
 from forerun.trees.contract import Tree
-from forerun.types import Best, Context, Draft, Facts, Grown, Need, Outcome, Setup, Work
+from forerun.types import Best, Context, Draft, Facts, Grown, Need, Outcome, Setup, Sprout, Work
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Ahead(NamedTuple):
     """What was foreseen of a text and its next budget when a draft began to grow ahead."""
 
     text: int  # tokens
@@ -81,6 +81,7 @@ class DraftModelDrafter(Drafter):
 
     def __init__(self, options: Options, setup: Setup) -> None:
         self.options, self.eos, self.bar = options, setup.eos, setup.bar
+        self._ends = frozenset(setup.eos)
         self.tree: Tree = setup.open_tree(options.tree or "chain")
         self.runner = second_model(setup, options.model, "drafter 'draft-model'", options.cache, options.dtype)
         check_branching(f"tree {options.tree!r}", self.tree.facts, options.cache, self.runner.cache.facts)
@@ -215,21 +216,25 @@ class DraftModelDrafter(Drafter):
         """Grow the best trees without the host, where that is what all of them are, and there is room."""
         if not self.runner.branches:
             return None
-        works, rules, cache = list[Work](), list[Best](), self.runner.cache
+        wanted, cache = list[tuple[int, Sequence[int], Best]](), self.runner.cache
         for context, budget in zip(batch, budgets, strict=True):
-            rule = self._rule(context, budget)
-            tokens = tuple(context.tokens[cache.length(context.state.slot) :])
+            slot, rule = context.state.slot, self._rule(context, budget)
+            tokens = context.tokens[cache.length(slot) :]
             bends = not context.sampling.best and Shaper.of(context, self.eos).bends
             if rule is None or budget < 1 or not tokens or bends:  # none: asked twice
                 return None
-            works.append(Work(context.state.slot, tokens, logits=(len(tokens) - 1,)))
-            rules.append(rule)
-        grown = self.runner.follow_best(works, rules)
-        if grown is None:
-            return None
+            if not cache.reserve(slot, len(tokens) + rule.beyond):
+                return None
+            wanted.append((slot, tokens, rule))
+        grown = self.runner.follow_best([self._sprout(*one) for one in wanted])
         for context, budget, one in zip(batch, budgets, grown, strict=True):
             context.state.reading, context.state.budget = GrownReading(one), budget
         return [_draft(one) for one in grown]
+
+    def _sprout(self, slot: int, tokens: Sequence[int], rule: Best) -> Sprout:
+        """What grows behind these tokens, for which there is room; they are about to be read."""
+        past = self.runner.cache.length(slot)
+        return Sprout(past, tokens, self.runner.cache.read_ahead(slot, tokens, rule.beyond), rule)
 
     def _by_level(self, active: list[Reading]) -> None:
         """Level after level, each from what the one before has found."""
@@ -272,48 +277,47 @@ class DraftModelDrafter(Drafter):
         growth.go_on()
 
     def observe(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
-        """Keep the accepted nodes that the small model has read; the rest vanishes from its cache."""
+        """Keep the accepted nodes that the small model has read; the rest vanishes from its cache.
+
+        The next drafts grow while what these wrote becomes text, as if everybody went on with the same budget.
+        """
         self._settle()
+        sprouts, seats, aside = list[Sprout](), list[_Seat](), self.runner.aside
         for context, outcome in zip(batch, outcomes, strict=True):
-            seat = context.state
+            seat: _Seat = context.state
             self._forget(seat)
             seat.recall.learn(context, outcome)
-            if outcome.draft is not None and outcome.verdict is not None and seat.reading is not None:
-                tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
+            if outcome.draft is None or outcome.verdict is None:
+                seat.budget = 0
+                continue
+            tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
+            if seat.reading is not None:
                 entries = seat.reading.find(tokens)
                 self.runner.cache.keep(seat.slot, tokens[: len(entries)], entries)
                 seat.reading = None
-        if self.runner.aside:
-            self._go_ahead(batch, outcomes)
+            sprout = self._ahead(context, [*tokens, outcome.verdict.token]) if aside and seat.budget else None
+            if sprout is not None:
+                sprouts.append(sprout)
+                seats.append(seat)
+        if sprouts:
+            self._end, self._growing = self.runner.begin_best(sprouts), seats
 
-    def _go_ahead(self, batch: Sequence[Context], outcomes: Sequence[Outcome]) -> None:
-        """Grow the next drafts while what these wrote becomes text, as if everybody went on with the same budget."""
-        works, rules, seats, foreseen = list[Work](), list[Best](), list[_Seat](), list[_Ahead]()
-        for context, outcome in zip(batch, outcomes, strict=True):
-            seat: _Seat = context.state
-            budget, seat.budget = seat.budget, 0
-            if not budget or outcome.draft is None or outcome.verdict is None:
-                continue
-            new = [*[outcome.draft.tokens[node] for node in outcome.verdict.path], outcome.verdict.token]
-            text, sampling = len(context.tokens) + len(new), context.sampling
-            if sampling.max_tokens:  # towards its end a text gets smaller budgets, and behind it none
-                budget = min(budget, sampling.max_tokens - (text - context.prompt_length) - 1)
-            goes_on = budget > 0 and (sampling.ignore_eos or not any(token in self.eos for token in new))
-            rule = self._rule(context, budget) if goes_on else None
-            if rule is None:
-                continue
-            unread = tuple(new[self.runner.cache.length(seat.slot) - len(context.tokens) :])
-            works.append(Work(seat.slot, unread, logits=(len(unread) - 1,)))
-            rules.append(rule)
-            seats.append(seat)
-            foreseen.append(_Ahead(text, new, budget, self.runner.cache.checkpoint(seat.slot)))
-        self._end = self.runner.begin_best(works, rules) if works else None
-        if self._end is not None:
-            self._growing = seats
-            for seat, ahead in zip(seats, foreseen, strict=True):
-                seat.ahead = ahead
+    def _ahead(self, context: Context, new: list[int]) -> Sprout | None:
+        """What is to grow behind tokens that become text, if the request goes on and there is room."""
+        seat, sampling, cache = context.state, context.sampling, self.runner.cache
+        budget, seat.budget, text = seat.budget, 0, len(context.tokens) + len(new)
+        if sampling.max_tokens:  # towards its end a text gets smaller budgets, and behind it none
+            budget = min(budget, sampling.max_tokens - (text - context.prompt_length) - 1)
+        goes_on = budget > 0 and (sampling.ignore_eos or self._ends.isdisjoint(new))
+        rule = self._rule(context, budget) if goes_on else None
+        mark = cache.checkpoint(seat.slot)
+        unread = new[cache.length(seat.slot) - len(context.tokens) :]
+        if rule is None or not cache.reserve(seat.slot, len(unread) + rule.beyond):
+            return None
+        seat.ahead = _Ahead(text, new, budget, mark)
+        return self._sprout(seat.slot, unread, rule)
 
 
 def _draft(tree: Grown) -> Draft:
     error = None if tree.sound else UNSOUND
-    return Draft(tuple(tree.tokens), tuple(tree.parents), None, tuple(tree.chances), "draft-model", error)
+    return Draft(tree.tokens, tree.parents, None, tree.chances, "draft-model", error)

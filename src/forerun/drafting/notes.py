@@ -34,7 +34,7 @@ class Note(NamedTuple):
     @property
     def settled(self) -> bool:
         """Whether nobody's prompt was read."""
-        return self.rows == self.requests + sum(map(len, self.drafts))
+        return self.rows == self.requests + sum([len(draft.tokens) for draft in self.drafts])
 
 
 def light(drafts: Sequence[Draft]) -> list[Draft]:
@@ -43,21 +43,23 @@ def light(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
-    """Steps that should have taken the same time are learnt from together.
+    """Steps that should have taken about the same time are learnt from together: their rows are of one size.
 
     Drafts have their price by how many were asked for, though some come out empty. Where all do, it says nothing of
     what others add.
     """
-    alike = defaultdict[tuple[int, int, int, int, bool], list[Note]](list)
+    alike = defaultdict[tuple[int, int, int, int, bool, bool], list[Note]](list)
     for note in notes:
-        asked = sum(share > 0 for share in note.shares.values())
+        asked = len([share for share in note.shares.values() if share])
         longest = max([note.shares.get(number, 0) for number in note.made], default=0)
         if note.settled and (note.timed or longest):
-            alike[note.requests, asked, longest, note.rows, note.timed].append(note)
+            size, drafts = note.rows.bit_length(), note.rows > note.requests
+            alike[note.requests, asked, longest, size, drafts, note.timed].append(note)
     seen = list[Seen]()
-    for (requests, asked, longest, rows, timed), steps in alike.items():
+    for (requests, asked, longest, _, drafts, timed), steps in alike.items():
         seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
-        seen.append(Seen(rows, typical([one.running for one in steps]), rows > requests, len(steps)))
+        rows = round(sum([one.rows for one in steps]) / len(steps))
+        seen.append(Seen(rows, typical([one.running for one in steps]), drafts, len(steps)))
         if longest and timed:
             toll.drafted(requests, asked, longest, seconds, around, len(steps))
         elif not asked:
@@ -65,13 +67,24 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
     passes.learn(*seen)
 
 
-def costs(notes: Sequence[Note], toll: Toll, passes: Passes) -> list[float]:
-    """What the drafts of each step cost for which these speak, in steps without."""
-    return [one for note in notes for one in [_cost(note, toll, passes)] * note.steps]
+def costs(notes: Sequence[Note], thought: float, toll: Toll, passes: Passes) -> list[float]:
+    """What the drafts of each step cost for which these speak, in steps without; the first bears seconds of thought.
+
+    Beside its pass, a step that reads a prompt as well is thought to take as much longer as others do.
+    """
+    longer = [note.around - toll.without(note.requests) for note in notes if note.settled]
+    usual = sum(longer) / len(longer) if longer else 0.0
+    found = [one for note in notes for one in [_cost(note, usual, toll, passes)] * note.steps]
+    found[0] += thought / _step(notes[0], toll, passes)
+    return found
 
 
-def _cost(note: Note, toll: Toll, passes: Passes) -> float:
-    without = toll.without(note.requests)
-    around = note.around - without if note.settled else 0.0  # else a prompt's, too
+def _cost(note: Note, usual: float, toll: Toll, passes: Passes) -> float:
+    around = note.around - toll.without(note.requests) if note.settled else usual
     rows = passes.of(note.rows) - passes.of(note.rows - sum(map(len, note.drafts)))
-    return (note.drafting + around + rows) / (without + passes.of(note.requests))
+    return (note.drafting + around + rows) / _step(note, toll, passes)
+
+
+def _step(note: Note, toll: Toll, passes: Passes) -> float:
+    """Seconds of one without drafts."""
+    return toll.without(note.requests) + passes.of(note.requests)

@@ -84,10 +84,10 @@ class Trusts:
 
     def learn(self, draft: Draft, path: Collection[int], step: int) -> None:
         """The nodes on `path` were accepted."""
-        places = _places(draft)
+        places, depths = _places(draft), draft.depths
         for node, parent in enumerate(draft.parents):
             if parent < 0 or parent in path:
-                depth = min(draft.depths[node], DEPTHS) - 1
+                depth = min(depths[node], DEPTHS) - 1
                 self.of[draft.source_of(node)].learn(places[node], depth, node in path, step)
 
 
@@ -202,10 +202,10 @@ def reach(draft: Draft, chances: Sequence[float], root: float = 1.0) -> list[flo
 
 def ranked(draft: Draft, path: Collection[int]) -> Collection[int]:
     """Of these nodes, how many are likelier: a smaller draft would have had the likeliest, in whatever order."""
-    if draft.confidence is None or len(path) in (0, len(draft)):
+    if draft.confidence is None or len(path) in (0, len(draft.tokens)):
         return path
-    chances = reach(draft, draft.confidence)
-    return {sum((-chance, i) < (-chances[node], node) for i, chance in enumerate(chances)) for node in path}
+    order = likeliest(reach(draft, draft.confidence), len(draft.tokens))
+    return [rank for rank, node in enumerate(order) if node in path]
 
 
 def paying(worths: Sequence[Sequence[float]], running: int, seconds: Callable[[int], float]) -> list[list[int]]:

@@ -166,7 +166,8 @@ class Engine:
         turns = self._commit(seats, plans, outputs)
         telling = self.clock()
         around = planning - began + telling - committing - self._sharing + self._saying
-        self._tell(seats, plans, turns, Spent(running - planning, committing - running, _rows(plans), around))
+        spent = Spent(running - planning, committing - running, _rows(plans), around, self._sharing)
+        self._tell(seats, plans, turns, spent)
         emitting = self.clock()
         self._emit(seats, plans, turns, emitting)
         self._saying = self.clock() - emitting

@@ -14,7 +14,7 @@ from forerun.caches.contract import Cache
 from forerun.engine.batch import flatten, masked, peaks_of, sent, summary, unpack
 from forerun.engine.grid import Chain, Inputs, Shape, Shaping, chains, shape_of
 from forerun.models.contract import Model
-from forerun.types import Best, Flat, Grown, Output, Pass, PassOutput, Segment, Work
+from forerun.types import Flat, Grown, Output, Pass, PassOutput, Sprout, Work
 
 GRAPHS = 64  # passes of as many shapes are kept; the one that was not used for longest goes
 CAPTURED = 256  # rows; larger passes are bound by arithmetic, and run as they are
@@ -79,49 +79,24 @@ class ModelRunner:
         """Whether whole trees can grow without the host."""
         return self.padded is None and self.model.follows
 
-    def follow_best(self, work: Sequence[Work], rules: Sequence[Best]) -> list[Grown] | None:
-        """Commit the tokens of works that want their last row, and grow the best tree below each (`opt-tree`).
+    def follow_best(self, sprouts: Sequence[Sprout]) -> list[Grown]:
+        """Read tokens that the cache counts as read, and grow the best tree behind each (`opt-tree`). Needs `branches`.
 
-        The nodes that were read are unjudged afterwards. None, with nothing done, where a slot has no room for all that
-        its rule allows. Needs `branches`.
+        The nodes that were read are the first of those that await `keep`.
         """
-        flat = self._committed(work, rules)
-        return self._read(work, self.model.follow_best(flat, rules, self.cache)) if flat is not None else None
+        return self.model.follow_best(sprouts, self.cache)
 
     @property
     def aside(self) -> bool:
         """Whether whole trees can grow while the host does something else."""
         return self.branches and self.model.aside
 
-    def begin_best(self, work: Sequence[Work], rules: Sequence[Best]) -> Callable[[], list[Grown]] | None:
+    def begin_best(self, sprouts: Sequence[Sprout]) -> Callable[[], list[Grown]]:
         """The same beside what the host does meanwhile; what comes back waits for the trees.
 
         Nothing may touch the cache before that. Needs `aside`.
         """
-        flat = self._committed(work, rules)
-        if flat is None:
-            return None
-        end = self.model.begin_best(flat, rules, self.cache)
-        return lambda: self._read(work, end())
-
-    def _committed(self, work: Sequence[Work], rules: Sequence[Best]) -> Flat | None:
-        """The pass that reads these tokens, which count as read, with room for trees; None where there is none."""
-        pairs = list(zip(work, rules, strict=True))
-        if not all(self.cache.reserve(w.slot, len(w.tokens) + rule.beyond) for w, rule in pairs):
-            return None
-        flat = flatten(work, self.cache)
-        self.cache.advance(flat.segments)
-        for w, rule in pairs:
-            self.cache.keep(w.slot, w.tokens, range(len(w.tokens)))
-            self.cache.reserve(w.slot, rule.beyond)  # `keep` gives back what nobody holds
-        return flat
-
-    def _read(self, work: Sequence[Work], grown: list[Grown]) -> list[Grown]:
-        """These trees, whose nodes are in the cache."""
-        lengths = [self.cache.length(w.slot) for w in work]
-        read = zip(work, grown, lengths, strict=True)
-        self.cache.advance([Segment(w.slot, 0, len(tree.read), length, 0, None) for w, tree, length in read])
-        return grown
+        return self.model.begin_best(sprouts, self.cache)
 
     def _flat(self, steps: Iterable[Sequence[Work]], works: list[Sequence[Work]]) -> Iterator[tuple[Flat, list[int]]]:
         """Passes, and where each row's token is found; the cache is advanced behind each. Fills `works`."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from forerun.caches.contract import Cache
-from forerun.types import Best, Flat, Grown, KVLayout, Pass, PassOutput
+from forerun.types import Flat, Grown, KVLayout, Pass, PassOutput, Sprout
 
 
 class Whole(NamedTuple):
@@ -77,11 +77,10 @@ class Model(ABC):
         """
         raise NotImplementedError
 
-    def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
-        """Read a pass that has no draft and wants the last row of each segment, and grow the best tree below each.
+    def follow_best(self, sprouts: Sequence[Sprout], cache: Cache) -> list[Grown]:
+        """Read tokens that the cache counts as read, and grow the best tree behind each.
 
-        What the tree `opt-tree` grows, in as many passes. The cache has committed what the pass reads, and has room for
-        `beyond` more entries in each slot; it is not advanced.
+        What the tree `opt-tree` grows, in as many passes.
         """
         raise NotImplementedError
 
@@ -90,7 +89,7 @@ class Model(ABC):
         """Whether `begin_best` is there: whether a core is left for trees while the host does something else."""
         return False
 
-    def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
+    def begin_best(self, sprouts: Sequence[Sprout], cache: Cache) -> Callable[[], list[Grown]]:
         """The same beside what the host does meanwhile; what comes back waits for it.
 
         Until then neither the cache nor its model may be used by anybody else.

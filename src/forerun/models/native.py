@@ -22,7 +22,7 @@ from forerun.models.assemble import Assembler, Reader
 from forerun.models.contract import ModelInfo
 from forerun.models.inflate import Growing, Noise
 from forerun.models.recipe import Recipe, TransformerConfig
-from forerun.types import Best, Flat, Grown, Lot, Pass, PassOutput, Peaks, Segment
+from forerun.types import Flat, Grown, Lot, Pass, PassOutput, Peaks, Segment, Sprout
 from forerun.weights.load import Tensors, trim
 
 KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -322,17 +322,17 @@ class NativeTransformer(Growing):
         parts = [[one and one[begin:end] for one in found] for begin, end in pairwise(ends)]
         return [PassOutput(logits, {}, Peaks(*part)) for logits, part in zip(each, parts, strict=True)]
 
-    def follow_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> list[Grown]:
+    def follow_best(self, sprouts: Sequence[Sprout], cache: Cache) -> list[Grown]:
         session = self._sessions.get(cache) or self._begin(cache)
-        return [Grown(*one) for one in session.grow(*_growth(flat, rules, cache), rules)]
+        return [Grown(*one) for one in session.grow(sprouts)]
 
     @cached_property
     def aside(self) -> bool:
         return int(self._team.size) == 1 < widest()
 
-    def begin_best(self, flat: Flat, rules: Sequence[Best], cache: Cache) -> Callable[[], list[Grown]]:
+    def begin_best(self, sprouts: Sequence[Sprout], cache: Cache) -> Callable[[], list[Grown]]:
         session = self._sessions.get(cache) or self._begin(cache)
-        session.begin(*_growth(flat, rules, cache), rules)
+        session.begin(sprouts)
         return lambda: [Grown(*one) for one in session.end()]
 
     def _hidden(self, flat: Flat) -> dict[int, torch.Tensor]:
@@ -388,16 +388,6 @@ def _segments(segments: Sequence[Segment], cache: Cache) -> tuple[list[int], lis
         table += (s.start, s.rows, s.past, s.base, mask, len(runs), len(held))
         runs += held
     return table, runs
-
-
-def _growth(flat: Flat, rules: Sequence[Best], cache: Cache) -> tuple[Any, ...]:
-    """What trees grow behind: numbers, rows, segments and runs, which have room for all that the rules allow."""
-    table, runs = list[int](), list[tuple[int, int]]()
-    for s, rule in zip(flat.segments, rules, strict=True):
-        held = cache.runs(Segment(s.slot, s.start, rule.beyond, s.past + s.rows, 0, None))
-        table += (s.start, s.rows, s.past, s.base, 0, len(runs), len(held))
-        runs += held
-    return flat.tokens + flat.positions + flat.wanted, len(flat.tokens), table, runs
 
 
 def _index(order: list[int], layer: int) -> int:

@@ -33,7 +33,7 @@ from forerun.types import Context, Draft, Facts, Setup, Turn
 YOUNG, DEAR = 6, 2  # steps that a decision holds where rows are dear, and there at first; else at first, twice as many
 STEADY, STILL = 16, 0.1  # each time, while what pays is the same, until so many, or as many as take so many seconds,
 REST, MUTE = 64, 0.5  # or where nothing is drafted,
-NOTED = 16  # of whose steps about so many are noted
+NOTED, THOUGHT = 16, 0.01  # of whose steps about so many are noted; and how much of all time may go into decisions
 FEWER = 0.5  # of the requests of a decision, at most, are a reason for another: those that end together soon come back
 PATIENCE = 16  # steps between trials of a request that has drafts
 TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so many of a decision's steps, at least two;
@@ -43,7 +43,8 @@ ASKED = 4  # of so many requests, then: more would cost more and say little more
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
-STREAK = 3  # and so many of them: right after drafts, whose passes have emptied the caches, one takes longer;
+STREAK = 3  # and so many of them: right after drafts, which have emptied the caches, steps take longer, so that nothing
+# is learnt of the first half;
 LONG = 16  # more, up to one in BARE of the pause before, where they are not thought to bring so much less
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: less than they bring
@@ -83,14 +84,16 @@ class AutoPlanner(Planner):
         self.now, self.until = dict[int, int](), 0  # what they get until this step: in a trial more, in a look none
         self.drafting = False  # whether somebody gets any
         self.trying = set[int]()  # requests that get more, until then
-        self.rest, self.steady, self.mute = YOUNG, STEADY, REST  # steps that a decision holds, and at most
+        self.rest, self.young, self.steady, self.mute = YOUNG, YOUNG, STEADY, REST  # steps that a decision holds
+        # now, at least while it drafts, and at most
         self.again, self.every = inf if setup.drafter.silent else 0, 1  # the step of the next; of how many one is noted
         self.notes, self.timed = list[Note](), 0  # since the decision; the step from which times say something
         self.made: Sequence[int] = ()  # in the step that is under way
         self.wasted = self.dear = self.cutting = False  # nothing was left of drafts; rows are looked at; drafts are cut
         self.bare, self.pause = 0, BARE  # the step of the next look at some without drafts; steps until another
         self.hope, self.much = 1, False  # nodes of a trial where nobody drafts; whether they seem to bring much
-        self.gain = 0.0  # tokens per second over those without drafts; 0 until these have been seen beside drafts
+        self.gain = self.thought = 0.0  # tokens per second over those without drafts, 0 until these have been seen
+        # beside drafts; seconds that the latest decision took
 
     # before drafting
 
@@ -128,7 +131,8 @@ class AutoPlanner(Planner):
         if not drafted and self.drafting:
             self.timed = self.steps + 1  # who has rested has more to read; who is new has as well, again and again
         elif drafted and not self.drafting:
-            self.timed = self.steps + (STREAK - 1 if self.passes.warm(len(now)) else 0)  # of the first, the shortest
+            # of the very first ones only shorter ones count, so that none is left out
+            self.timed = self.steps + max(STREAK - 1, (self.until - self.steps) // 2) * self.passes.warm(len(now))
 
     def _hold(self, steps: int) -> None:
         """Until the next decision."""
@@ -170,7 +174,7 @@ class AutoPlanner(Planner):
             self.rest = YOUNG if drafting else min(2 * self.rest, self.mute)
             self.bare = max(self.bare, self.steps + self.rest + BARE)
         else:
-            most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafting else YOUNG
+            most, begun = YOUNG if self.dear else self.steady, DEAR if self.dear and not drafting else self.young
             longer = 2 * self.rest if changed <= len(batch) // ALIKE + 1 else self.rest // 2
             self.rest = max(min(longer, most), begun) if drafting else begun
         self._hold(self.rest if self.toll.warm or not any(self.shares.values()) else 1)
@@ -191,9 +195,9 @@ class AutoPlanner(Planner):
                 record.tried, shares[context.id], left = self.steps, share + more, left - more
                 self.trying.add(context.id)
         if self.trying:
-            run = RUN[self.much] if self._cheap(shares) else 1
-            until = self.steps + (max(self.rest // AGAIN, LEAST) if drafting else run)
-            self.until, self.again = until, self.again if drafting else until
+            run = max(self.rest // AGAIN, LEAST) if drafting else RUN[self.much] if self._cheap(shares) else 1
+            self.until = self.steps + run
+            self.again = self.again if drafting else self.until
         return shares
 
     def _cheap(self, shares: Mapping[int, int]) -> bool:
@@ -216,6 +220,7 @@ class AutoPlanner(Planner):
         line, shares, whose = (0.0, 0.0), [0] * running, list[int]()
         step = usual + self.passes.of(running)  # seconds, without drafts
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
+        self.young = min(max(YOUNG, int(self.thought / (THOUGHT * step))), self.steady)
         plain = tokens / step
         best = (EDGE if any(self.shares.values()) else START) * plain
         count, highest, hope, bring, verified, first = 0, 0.0, 0, 0.0, 0.0, 1.0 if self.toll.warm else FIRST
@@ -236,7 +241,8 @@ class AutoPlanner(Planner):
                 break
         self.hope, self.much = hope // running + TRIED if self.toll.warm else 1, bring >= MUCH * running
         self.gain = best / plain if self.pause > BARE else 0.0
-        each = (self.passes.between(running + max(verified, 1.0)) - self.passes.of(running)) / max(verified, 1.0)
+        more = max(verified, float(running))  # fewer rows more say little: both ends are guessed
+        each = (self.passes.between(running + more) - self.passes.of(running)) / more
         self.dear, self.bar.chance = each > LOOK, min(BETTER * each * max(best, plain), HIGHEST)
         self.cutting = self.dear and count > 0
         for i in whose[:count]:
@@ -264,12 +270,13 @@ class AutoPlanner(Planner):
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
         timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
+        self.thought = spent.planning if self.steps == self.settled else self.thought  # there was a decision
         if self.drafting and not self.steps % every:
-            records = {context.id: self.requests.of(context) for context in batch}
-            drafted = [*records], [*records.values()], self.now, light(drafts), turns, self.made
-            self.notes.append(Note(requests, *drafted, timed, every, *spent))
+            ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
+            drafted = ids, records, self.now, light(drafts), turns, self.made, timed, every
+            self.notes.append(Note(requests, *drafted, *spent[:4]))
         elif not self.drafting and timed and self.again < inf and not self.steps % every:
-            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent))
+            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent[:4]))
 
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
@@ -280,8 +287,7 @@ class AutoPlanner(Planner):
         drafted = [note for note in notes if note.ids]
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
-            accepted = self._learn(drafted)
-            self.losses.add(len(self.now), costs(drafted, self.toll, self.passes), accepted)
+            self.losses.add(len(self.now), costs(drafted, self.thought, self.toll, self.passes), self._learn(drafted))
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

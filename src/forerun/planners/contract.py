@@ -25,6 +25,7 @@ class Spent(NamedTuple):
     running: float  # the target's pass
     rows: int  # of that pass
     around: float = 0.0  # the engine's other work, with the text of the step before; not the planner's own
+    planning: float = 0.0  # the planner's, in `share`
 
 
 class Planner(Member):

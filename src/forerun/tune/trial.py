@@ -21,7 +21,7 @@ from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.models.contract import Model
 from forerun.tune.settings import Setting
-from forerun.types import Best, Costs, Grown, Output, Runner, Sampling, Work
+from forerun.types import Costs, Grown, Output, Runner, Sampling, Sprout, Work
 
 Curve = Callable[[Model], Costs]
 
@@ -66,12 +66,10 @@ class Counted:
     def branches(self) -> bool:
         return self.runner.branches
 
-    def follow_best(self, work: Sequence[Work], rules: Sequence[Best]) -> list[Grown] | None:
-        held = [self.cache.length(w.slot) for w in work]
-        grown = self.runner.follow_best(work, rules)
-        if grown is None:
-            return None
-        passes = [(len(w.tokens), *tree.widths) for w, tree in zip(work, grown, strict=True)]
+    def follow_best(self, sprouts: Sequence[Sprout]) -> list[Grown]:
+        held = [sprout.past for sprout in sprouts]
+        grown = self.runner.follow_best(sprouts)
+        passes = [(len(sprout.tokens), *tree.widths) for sprout, tree in zip(sprouts, grown, strict=True)]
         for rows in zip_longest(*passes, fillvalue=0):
             context = sum(before for before, here in zip(held, rows, strict=True) if here)
             self.bill.add(self.costs, sum(rows), context, sum(map(bool, rows)))
@@ -82,8 +80,9 @@ class Counted:
     def aside(self) -> bool:
         return False
 
-    def begin_best(self, work: Sequence[Work], rules: Sequence[Best]) -> None:
+    def begin_best(self, sprouts: Sequence[Sprout]) -> Callable[[], list[Grown]]:
         """Never: what grows is billed when it has."""
+        raise NotImplementedError
 
     def _added(self, steps: Iterable[Sequence[Work]]) -> Iterator[Sequence[Work]]:
         for work in steps:

@@ -1,9 +1,12 @@
 """What every cache must obey; a cache that is added to the table is tested without a line here."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from forerun.caches import CACHES
+from forerun.caches.contract import Cache
 from forerun.errors import CacheError
 
 PROMPT = list(range(10))
@@ -62,6 +65,26 @@ def test_a_draft_may_grow_level_by_level(cache):
     cache.compare()
     cache.keep(slot, [1, 4, 5])
     cache.compare()
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 5])
+@pytest.mark.parametrize("start", [1, 3, 4, 8])
+def test_what_is_read_ahead_is_committed_and_has_room_for_nodes(desk, name, start, beyond):
+    """The same books as a pass over the tokens, their `keep`, and a pass over the nodes make."""
+    ahead, by_steps = (desk(CACHES[name], CACHES[name].toy()) for _ in range(2))
+    found = []
+    for one, read in ((ahead, ahead.cache.read_ahead), (by_steps, partial(Cache.read_ahead, by_steps.cache))):
+        slot = one.fill(PROMPT[:start])
+        assert one.cache.reserve(slot, 3 + beyond)
+        runs = read(slot, PROMPT[start : start + 2], beyond)
+        cache = one.cache
+        cache.check()
+        found.append((runs, cache.length(slot), cache.unjudged(slot), cache.free()))
+        cache.keep(slot, [7] * min(beyond, 2), range(0, 2 * min(beyond, 2), 2) if beyond > 2 else range(min(beyond, 2)))
+        found[-1] += cache.length(slot), cache.unjudged(slot)
+    assert found[0] == found[1]
+    assert sum(count for _, count in found[0][0]) == start + 2 + beyond
+    assert found[0][1:3] == (start + 2, beyond)
 
 
 def test_one_pass_serves_many_slots(cache):

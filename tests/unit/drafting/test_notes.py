@@ -26,8 +26,14 @@ def test_what_drafts_add_is_told_from_what_every_step_takes():
     assert toll.without(2) == pytest.approx(0.4, abs=0.01)  # a step with drafts was done with all else in that time
     assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(0.5, abs=0.01)
     assert [passes.of(2), passes.of(6)] == pytest.approx([1.0, 1.5], abs=0.01)
-    assert costs([DRAFTED], toll, passes) == pytest.approx([(0.5 + 0.5) / 1.4], abs=0.02)
-    assert costs([DRAFTED._replace(steps=3)], toll, passes) == 3 * costs([DRAFTED], toll, passes)
+    assert costs([DRAFTED], 0.0, toll, passes) == pytest.approx([(0.5 + 0.5) / 1.4], abs=0.02)
+    assert costs([DRAFTED._replace(steps=3)], 0.0, toll, passes) == 3 * costs([DRAFTED], 0.0, toll, passes)
+
+
+def test_the_first_step_bears_what_it_took_to_decide():
+    toll, passes = learnt(PLAIN, DRAFTED)
+    cost, same = costs([DRAFTED] * 2, 0.7, toll, passes)
+    assert cost - same == pytest.approx(0.5, abs=0.02)  # of a step without drafts
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,26 @@ def test_of_whom_nothing_was_seen_without_drafts_drafts_have_no_price_yet():
 def test_a_prompt_that_is_read_is_no_price_of_drafts():
     toll, passes = learnt(PLAIN, DRAFTED)
     reading = DRAFTED._replace(rows=60, around=30.0)
-    assert costs([reading], toll, passes) == pytest.approx(costs([DRAFTED], toll, passes), abs=0.4)
+    assert costs([reading], 0.0, toll, passes) == pytest.approx(costs([DRAFTED], 0.0, toll, passes), abs=0.4)
+
+
+def test_beside_a_prompt_drafts_cost_as_much_as_in_other_steps():
+    toll, passes = learnt(PLAIN, DRAFTED)
+    longer, reading = DRAFTED._replace(around=1.1), DRAFTED._replace(rows=60, around=30.0)
+    other, beside = costs([longer, reading], 0.0, toll, passes)
+    (alone,) = costs([reading], 0.0, toll, passes)
+    assert beside - alone == pytest.approx(0.5, abs=0.02)  # 0.7 seconds of a step's 1.4
+    assert other - costs([DRAFTED], 0.0, toll, passes)[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_passes_of_about_as_many_rows_are_learnt_from_as_one(monkeypatch):
+    """Their rows and their seconds are those in the middle; who has no node is not among them."""
+    told, passes = [], Passes(lambda: Costs((1, 64), (1.0, 1.0)))
+    monkeypatch.setattr(passes, "learn", lambda *seen: told.extend(seen))
+    draft, bare = [Draft.chain([0] * 2), Draft.chain([0])], [Draft()] * 2
+    shorter = DRAFTED._replace(drafts=draft, rows=5, running=1.25)
+    learn_times([DRAFTED._replace(rows=6), shorter, DRAFTED._replace(drafts=bare, rows=2)], Toll(), passes)
+    assert told == [Seen(6, 1.375, drafts=True, steps=2), Seen(2, 1.5, drafts=False)]
 
 
 def test_one_of_many_that_was_held_up_says_little_and_many_are_believed():

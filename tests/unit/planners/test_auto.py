@@ -299,6 +299,39 @@ def test_drafts_are_not_measured_by_what_passes_without_took_at_first():
     assert plan.passes.of(1) == pytest.approx(1.0, rel=0.25)
 
 
+def test_of_a_look_the_later_half_is_learnt_from():
+    """Right after drafts passes take longer, for some steps."""
+    plan, drafted = planner(Costs((1, 2, 64), (1.0, 1.85, 100.0))), []
+    observe = plan.observe
+
+    def slow(batch, drafts, turns, spent):
+        drafted.append(any(drafts))
+        late = 1.0 if drafted[-1] or not any(drafted[-5:]) else 1.1
+        observe(batch, drafts, turns, spent._replace(running=late * spent.running))
+
+    plan.observe = slow
+    play(plan, [lambda nodes: min(nodes, 1)], 3000)
+    assert plan.passes.of(1) == pytest.approx(1.0, abs=0.005)
+
+
+@pytest.mark.parametrize(("planning", "least"), [(0.0, 6), (0.15, 12)])
+def test_a_decision_holds_until_the_thought_was_worth_it(planning, least):
+    """However unsteady what seems best is: steps take about a second without drafts."""
+    plan, decided = planner(Costs((1, 64), (1.0, 3.0))), []
+    observe = plan.observe
+
+    def think(batch, drafts, turns, spent):
+        if plan.steps == plan.settled and plan.drafting and not plan.trying:
+            decided.append(plan.again - plan.steps)
+        observe(batch, drafts, turns, spent._replace(planning=planning))
+
+    plan.observe = think
+    luck = cycle([2] * 30 + [8] * 30)
+    play(plan, [lambda nodes: min(nodes, next(luck))] * 4, 3000)
+    assert min(decided[20:]) >= least
+    assert planning or min(decided[20:]) < 12
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_who_comes_in_place_of_others_gets_what_these_had(size):
     plan = planner(FLAT)

@@ -135,7 +135,27 @@ struct Decoder {
 
 // Tokens, parents and chances of a draft; which of its nodes each entry of the cache is, or -1; entries of each pass after
 // the first; whether all was sound.
-using Grown = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<int64_t>, std::vector<int64_t>, bool>;
+struct Grown {
+    std::vector<int64_t> tokens, parents;
+    std::vector<double> chances;
+    std::vector<int64_t> read, widths;
+    bool sound;
+};
+
+template <typename T> nb::tuple tuple_of(const std::vector<T>& values) {
+    nb::object made = nb::steal(PyTuple_New((Py_ssize_t)values.size()));
+    for (size_t i = 0; i < values.size(); ++i) PyTuple_SET_ITEM(made.ptr(), (Py_ssize_t)i, nb::cast(values[i]).release().ptr());
+    return nb::cast<nb::tuple>(made);
+}
+
+// The same as Python has it.
+using Told = std::tuple<nb::tuple, nb::tuple, nb::tuple, std::vector<int64_t>, std::vector<int64_t>, bool>;
+
+std::vector<Told> told(std::vector<Grown> trees) {
+    std::vector<Told> all;
+    for (Grown& t : trees) all.emplace_back(tuple_of(t.tokens), tuple_of(t.parents), tuple_of(t.chances), std::move(t.read), std::move(t.widths), t.sound);
+    return all;
+}
 
 // A draft that grows: candidates by the chance of their whole path, of which the likeliest are the best tree so far. What
 // growth.py's Pool and the tree `opt-tree` are together, step for step.
@@ -411,19 +431,32 @@ struct Session {
         return found.told(lots);
     }
 
-    using Rules = std::vector<std::tuple<int64_t, int64_t, double, double>>;  // as Best has them
+    // Committed tokens, those to be read behind them, where all lie with room for a tree, and its rule as Best has it.
+    using Sprout = std::tuple<int64_t, std::vector<int64_t>, Parts, std::tuple<int64_t, int64_t, double, double>>;
+    using Sprouts = std::vector<Sprout>;
 
-    // Best trees, one below each segment of a pass without drafts, in as many passes as the deepest one needs. `numbers`:
-    // tokens, positions and wanted rows of the first, one of each segment; the runs have room for all that follows.
-    std::vector<Grown> grow(std::vector<int64_t> numbers, int64_t rows, const std::vector<int64_t>& segments, const Parts& parts,
-                            const Rules& rules) {
+    // Best trees in as many passes as the deepest one needs, of which the first reads the tokens that they grow behind.
+    std::vector<Grown> grow(const Sprouts& sprouts) {
         const int64_t vocab = decoder->net.vocab;
         std::vector<Best> trees;
-        for (const auto& [size, levels, gain, bar] : rules) trees.push_back({size, levels, gain, bar});
-        std::vector<int64_t> table = segments, growing(rules.size());
+        std::vector<int64_t> numbers, positions, ends, segments, growing(sprouts.size());
+        Parts parts;
+        for (const auto& [past, fresh, runs, rule] : sprouts) {
+            const auto& [size, levels, gain, bar] = rule;
+            const int64_t start = (int64_t)numbers.size(), count = (int64_t)fresh.size();
+            trees.push_back({size, levels, gain, bar});
+            for (int64_t value : {start, count, past, (int64_t)0, (int64_t)0, (int64_t)parts.size(), (int64_t)runs.size()}) segments.push_back(value);
+            numbers.insert(numbers.end(), fresh.begin(), fresh.end());
+            for (int64_t i = 0; i < count; ++i) positions.push_back(past + i);
+            ends.push_back(start + count - 1);
+            parts.insert(parts.end(), runs.begin(), runs.end());
+        }
+        int64_t rows = (int64_t)numbers.size(), wanted = (int64_t)sprouts.size();
+        numbers.insert(numbers.end(), positions.begin(), positions.end());
+        numbers.insert(numbers.end(), ends.begin(), ends.end());
+        std::vector<int64_t> table = segments;
         std::iota(growing.begin(), growing.end(), 0);
-        std::vector<std::vector<uint8_t>> masks(rules.size());
-        int64_t wanted = (int64_t)rules.size();
+        std::vector<std::vector<uint8_t>> masks(sprouts.size());
         const bool single = std::any_of(trees.begin(), trees.end(), [&](const Best& tree) { return std::min(tree.size, vocab) == 1; });
         while (true) {
             if ((int64_t)scores.size() < wanted * vocab) scores.resize(wanted * vocab);
@@ -452,7 +485,8 @@ struct Session {
             // The next pass: nodes below what the first one read, after the nodes that passes before have read.
             std::erase_if(growing, [&](int64_t at) { return trees[at].behind.empty(); });
             if (growing.empty()) break;
-            std::vector<int64_t> tokens, positions;
+            std::vector<int64_t> tokens;
+            positions.clear();
             table.clear();
             for (int64_t at : growing) {
                 const Best& tree = trees[at];
@@ -479,18 +513,18 @@ struct Session {
     }
 
     // The same by the helper's thread, or at the latest when they are asked for; until then nothing else may run.
-    void begin(std::vector<int64_t> numbers, int64_t rows, std::vector<int64_t> segments, Parts parts, Rules rules) {
+    void begin(Sprouts sprouts) {
         if (errand) throw std::logic_error("trees grow here already.");
-        errand = std::make_unique<Errand>([=, this] { grown = grow(numbers, rows, segments, parts, rules); });
+        errand = std::make_unique<Errand>([this, sprouts = std::move(sprouts)] { grown = grow(sprouts); });
         posted = team->size() == 1 && helper->post(*errand);  // else one of those whom its passes wait for would have it
     }
 
-    std::vector<Grown> end() {
+    std::vector<Told> end() {
         if (!errand) throw std::logic_error("no trees grow here.");
         settle();
         const std::unique_ptr<Errand> ended = std::move(errand);
         if (ended->problem()) std::rethrow_exception(ended->problem());
-        return std::move(grown);
+        return told(std::move(grown));
     }
 
     void settle() {
@@ -747,7 +781,14 @@ NB_MODULE(_native, m) {
         })
         .def("run", &Session::run)
         .def("follow", &Session::follow)
-        .def("grow", &Session::grow, nb::call_guard<nb::gil_scoped_release>())
+        .def("grow", [](Session& s, const Session::Sprouts& sprouts) {
+            std::vector<Grown> grown;
+            {
+                nb::gil_scoped_release release;
+                grown = s.grow(sprouts);
+            }
+            return told(std::move(grown));
+        })
         .def("begin", &Session::begin)
         .def("end", &Session::end);
 }
