@@ -45,7 +45,8 @@ BARE, RARE = 8, 256  # steps until there are some without drafts, at first and i
 SURE = 1.3  # are thought to bring that much less than others,
 STREAK = 3  # and so many of them: right after drafts, which have emptied the caches, steps take longer, so that nothing
 # is learnt of the first half;
-LONG = 16  # more, up to one in BARE of the pause before, where they are not thought to bring so much less
+LONG, GLANCE = 16, 1e-2  # more, up to one in BARE of the pause before, where they are not thought to bring so much
+# less; and where nothing is known of as many requests, as many as take so many seconds
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: less than they bring
 # is believed of them by bad luck, and by passes of short stretches, which take longer; what they really lose stops them
@@ -147,7 +148,7 @@ class AutoPlanner(Planner):
         tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
         if not self.toll.bare(len(batch)):  # it must be known what a step takes without drafts
-            self._hold(STREAK if self.toll.idle else 1)
+            self._hold(max(STREAK, min(int(GLANCE / self.passes.of(len(batch))), LONG)) if self.toll.idle else 1)
             self.bare = self.steps + BARE
             return nothing
         if self.wasted:

@@ -519,6 +519,15 @@ def test_of_more_requests_than_before_it_is_seen_first_what_they_take_without_dr
     assert not plan.losses.of(8).vain > 0
 
 
+def test_short_steps_are_looked_at_for_longer():
+    """The first few, behind others, take longer than those that follow."""
+    plan = planner(Costs((1, 64), (1e-3, 1.1e-3)))
+    assert play(plan, [always], 50, drafting=1e-5)[-1] == [8]
+    history = play(plan, [always] * 8, 40, drafting=1e-5)
+    assert not any(map(any, history[:9]))
+    assert all(map(any, history[9:14]))
+
+
 def test_one_request_fewer_for_a_moment_is_no_reason_to_draft():
     """Whoever ends is followed by another, and to start costs reading what was written; half as many are a reason."""
     kinked = Costs((1, 8, 9, 64), (1.0, 1.01, 3.0, 100.0))  # what is free beside seven requests is not beside eight
