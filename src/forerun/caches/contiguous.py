@@ -75,10 +75,13 @@ class ContiguousCache(Cache):
         return self.rows.place(rows)
 
     def runs(self, segment: Segment) -> list[tuple[int, int]]:
-        count = segment.past + segment.base + segment.rows
+        return self._strip(segment.slot, segment.past + segment.base + segment.rows, segment.rows)
+
+    def _strip(self, slot: int, count: int, new: int) -> list[tuple[int, int]]:
+        """Where so many entries lie, of which some are new."""
         if count > self.capacity:
-            raise CacheError(f"slot {segment.slot} has no room for {segment.rows} more tokens; reserve before writing.")
-        return [(segment.slot * self.capacity, count)]
+            raise CacheError(f"slot {slot} has no room for {new} more tokens; reserve before writing.")
+        return [(slot * self.capacity, count)]
 
     def read(self, layer: int, segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
         first, count = segment.slot * self.capacity, segment.past + segment.base + segment.rows
@@ -100,9 +103,10 @@ class ContiguousCache(Cache):
         self._unjudged[slot] = 0
 
     def read_ahead(self, slot: int, tokens: Sequence[int], beyond: int) -> list[tuple[int, int]]:
-        held = self._committed[slot] = self._committed[slot] + len(tokens)
-        self._unjudged[slot] = beyond
-        return [(slot * self.capacity, held + beyond)]
+        held = self._committed[slot] + len(tokens)
+        runs = self._strip(slot, held + beyond, len(tokens) + beyond)
+        self._committed[slot], self._unjudged[slot] = held, beyond
+        return runs
 
     def checkpoint(self, slot: int) -> int:
         return self._committed[slot]

@@ -87,6 +87,12 @@ def test_what_is_read_ahead_is_committed_and_has_room_for_nodes(desk, name, star
     assert found[0][1:3] == (start + 2, beyond)
 
 
+def test_what_is_read_ahead_needs_room(cache):
+    slot = cache.fill(PROMPT)
+    with pytest.raises(CacheError):
+        cache.cache.read_ahead(slot, [5, 6], 20)
+
+
 def test_one_pass_serves_many_slots(cache):
     slots = [cache.fill(PROMPT[:length]) for length in (3, 8, 5)]
     assert cache.draft(dict.fromkeys(slots, TREE))

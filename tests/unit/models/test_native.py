@@ -654,7 +654,7 @@ def test_what_breaks_while_it_grows_ahead_costs_drafts_and_no_text(ahead):
 
 
 def growing(model, slots=1):
-    """Trees that grow behind one token each, and what waits for them."""
+    """Trees that grow behind three tokens each, and what waits for them."""
     runner = opened(model, slots=slots)
     return runner, runner.begin_best(sprouts(runner.cache, slots))
 
