@@ -112,8 +112,8 @@ class Cache(ABC):
     def read_ahead(self, slot: int, tokens: Sequence[int], beyond: int) -> list[tuple[int, int]]:
         """Passes begin that read these tokens, as text, and up to `beyond` nodes behind them; where all of that lies.
 
-        The tokens are committed, and `beyond` nodes await `keep`, read or not. Raises CacheError where the room for both
-        is not reserved. Nobody else uses the slot until the passes have ended.
+        The tokens are committed, and `beyond` nodes await `keep`, read or not. Nobody else uses the slot until the
+        passes have ended. Raises CacheError where the room for both is not reserved.
         """
         segment = Segment(slot, 0, len(tokens), self.length(slot), 0, None)
         self.advance([segment])
