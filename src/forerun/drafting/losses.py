@@ -1,6 +1,7 @@
 """What drafts have lost, in steps without: a loan, a small share of every step, and what earlier ones brought.
 
 Counted apart for 1, 2 to 3, 4 to 7 requests and so on: what drafts win for one alone is not there to be lost by many.
+Also how many steps it takes to begin with them, as texts are read that the drafter has not read.
 Does not: know what a step takes, or what a draft does.
 """
 
@@ -8,11 +9,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from forerun.types import Context
+
 LOAN, SHARE = 10.0, 0.004  # steps at first, and of every step, that drafts may have cost beyond what they brought,
 FEW = 4  # where so many requests run; with more, whose steps say more at once, as much less
-HELD = 2.5  # at most, by one step: it may have been held up
 LONGEST = 400  # steps until a trial may say that a loss was bad luck
+OVER = 2.0  # steps that are held against drafts for as long as it takes; what they lose before it is seen is not
 SAVED = 32.0  # steps won that are remembered: drafts that pay a little have bad luck for a while
+BEGUN = 2.0  # steps that it takes to begin, until it is known
+START = 1.01  # times plain's tokens per second, at least, are to be expected of drafts that have been begun with
+FAR = 256  # tokens that a text may have left, of those that are counted on
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +35,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.books = defaultdict[int, Book](Book)
+        self.begun = BEGUN
 
     def of(self, requests: int) -> Book:
         """Where so many are counted."""
@@ -36,8 +43,7 @@ class Losses:
 
     def bearable(self, requests: int) -> bool:
         """Whether drafts may go on as they are."""
-        book = self.of(requests)
-        return book.vain <= (LOAN + SHARE * book.steps) / _less(requests)
+        return self.of(requests).vain <= self._bound(requests)
 
     def trial(self, requests: int, *, again: bool) -> bool:
         """Whether more may be tried than pays; `again`: right after another trial, so that a loss is waited for."""
@@ -49,12 +55,34 @@ class Losses:
         """So many steps later, whether there were drafts in them or not."""
         self.of(requests).steps += steps
 
-    def add(self, requests: int, costs: Sequence[float], tokens: float) -> None:
-        """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request."""
-        book, lost = self.of(requests), sum(min(cost, HELD) for cost in costs) - tokens
+    def start(self, batch: Sequence[Context]) -> float:
+        """Times plain's tokens per second, at least, are to be expected of drafts of these texts that begin.
+
+        They have to earn what it takes to read what was written meanwhile, before the texts end.
+        """
+        return START + self.begun * len(batch) / sum(map(_left, batch))
+
+    def _bound(self, requests: int) -> float:
+        """Steps that drafts may have cost beyond what they brought."""
+        return (LOAN + SHARE * self.of(requests).steps) / _less(requests)
+
+    def add(self, requests: int, costs: Sequence[float], tokens: float, *, first: bool = False) -> None:
+        """What drafts cost in each of the latest steps, in steps, and how many tokens they brought each request.
+
+        `first`: they began with these, so that the first of them says what that takes.
+        """
+        if first:
+            self.begun += (costs[0] - self.begun) / 2
+        book, lost = self.of(requests), sum(costs) - tokens
         saved = SAVED / _less(requests) ** 2  # squared: bad luck of many is seen sooner, and its steps are longer
-        book.vain = max(book.vain + lost, -saved)
+        book.vain = min(max(book.vain + lost, -saved), self._bound(requests) + OVER / _less(requests))
         book.later = book.steps + min(lost / SHARE, LONGEST) * _less(requests)
+
+
+def _left(context: Context) -> int:
+    """How many tokens a text may still get, at least one."""
+    most, written = context.sampling.max_tokens, len(context.tokens) - context.prompt_length
+    return FAR if most is None else min(max(most - written, 1), FAR)
 
 
 def _less(requests: int) -> float:

@@ -13,6 +13,9 @@ from forerun.drafting.toll import Toll, typical
 from forerun.drafting.worth import Record
 from forerun.types import Draft, Turn
 
+HELD, READ = 2.5, 5.0  # steps that one with drafts costs at most, or it was held up; and the first, which reads texts
+LATE = 4.0  # times as long as others, at most, drafts take that read a new text: some do as long as new ones come
+
 
 class Note(NamedTuple):
     """One step; of those without drafts nothing is kept but times, and never what may be large: a context or a q."""
@@ -57,7 +60,7 @@ def learn_times(notes: Sequence[Note], toll: Toll, passes: Passes) -> None:
             alike[note.requests, asked, longest, size, drafts, note.timed].append(note)
     seen = list[Seen]()
     for (requests, asked, longest, _, drafts, timed), steps in alike.items():
-        seconds, around = typical([one.drafting for one in steps]), typical([one.around for one in steps])
+        seconds, around = typical([one.drafting for one in steps], LATE), typical([one.around for one in steps])
         rows = round(sum([one.rows for one in steps]) / len(steps))
         seen.append(Seen(rows, typical([one.running for one in steps]), drafts, len(steps)))
         if longest and timed:
@@ -81,8 +84,9 @@ def costs(notes: Sequence[Note], thought: float, toll: Toll, passes: Passes) -> 
 
 def _cost(note: Note, usual: float, toll: Toll, passes: Passes) -> float:
     around = note.around - toll.without(note.requests) if note.settled else usual
-    rows = passes.of(note.rows) - passes.of(note.rows - sum(map(len, note.drafts)))
-    return (note.drafting + around + rows) / _step(note, toll, passes)
+    running = note.running if note.settled else passes.of(note.rows)
+    rows = running - passes.of(note.rows - sum(map(len, note.drafts)))
+    return min((note.drafting + around + rows) / _step(note, toll, passes), HELD if note.timed else READ)
 
 
 def _step(note: Note, toll: Toll, passes: Passes) -> float:

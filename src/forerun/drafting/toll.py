@@ -86,9 +86,17 @@ class Toll:
         return self.idle[_nearest(self.idle, requests)]
 
     def line(self, drafting: int) -> tuple[float, float]:
-        """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any."""
+        """(constant, each) of what drafts of so many requests add, by the nodes of the longest; zeros before any.
+
+        Those of more requests than were seen are thought to add more, by the root: a part of it is there for each.
+        """
         known = {size: line for size, line in self.lines.items() if line.seen >= COLD} or self.lines  # past the first
-        return known[_nearest(known, drafting)].found() if known else (0.0, 0.0)
+        if not known:
+            return 0.0, 0.0
+        nearest = _nearest(known, drafting)
+        constant, each = known[nearest].found()
+        more: float = 2 ** (max(drafting.bit_length() - nearest, 0) / 2)
+        return more * constant, more * each
 
     def rested(self, requests: int, seconds: float, steps: int = 1) -> None:
         """So many steps without drafts."""
@@ -116,9 +124,9 @@ class Toll:
         return self.lines[drafting.bit_length()].learn(longest, max(seconds + around - self.idle[size], 0.0), steps)
 
 
-def typical(seconds: Sequence[float]) -> float:
+def typical(seconds: Sequence[float], most: float = HELD_UP) -> float:
     """The mean of times that should be the same, none of which counts for much more than the middle one."""
-    most = HELD_UP * median_low(seconds)
+    most *= median_low(seconds)
     return sum(min(one, most) for one in seconds) / len(seconds)
 
 

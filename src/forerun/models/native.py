@@ -37,11 +37,13 @@ ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_new": 2, "gelu_fast": 2, 
 TILE, HALF = 32, 16  # outputs of a tile; of a gated one, half are gates
 HEAD_DIM_MAX = 1024
 CHUNK = 4 << 20  # bytes of a stored weight that are in memory at a time
-SHARED_FROM = 16 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise
+SHARED_FROM = 16 << 20  # bytes of weights from which a pass is shared among threads unless told otherwise,
+SHARED_WORK = 16 << 20  # and weights times rows, where the model is smaller but there are threads of a larger one's
+ALONE = 1 << 62  # rows, which no pass has
 
 
 def threads_for(weight_bytes: int) -> int:
-    """How many threads share a pass.
+    """How many threads share a pass of few rows.
 
     A pass over a small model has hundreds of meetings of its threads and little to do between them; and a server's own
     event loop and its clients want a core as well.
@@ -366,7 +368,8 @@ class NativeTransformer(Growing):
         strips = [(*(part.data_ptr() for part in layer), layer[0].stride(0), layer[0].shape[1]) for layer in layers]
         kind = STORED[self.info.layout.stored]
         lie = np.array(strips, dtype=np.int64), rows
-        session = self._native.Session(self._decoder, self._team, kind, *lie, team_of(widest()))
+        wide = ALONE if self._threads else max(SHARED_WORK // self.numel, 1)
+        session = self._native.Session(self._decoder, self._team, kind, *lie, team_of(widest()), wide)
         self._sessions[cache] = session
         return session
 

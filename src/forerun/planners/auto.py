@@ -50,7 +50,6 @@ LONG, GLANCE = 16, 1e-2  # more, up to one in BARE of the pause before, where th
 LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is looked at, for few are not worth it
 EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: less than they bring
 # is believed of them by bad luck, and by passes of short stretches, which take longer; what they really lose stops them
-START = 1.02  # and of those that begin, which have to read what was written meanwhile
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
 WIDE = 4  # nodes of a draft, at least, of which its drafter leaves out those that are not worth a row:
 BETTER = 0.8  # times what a row costs in tokens is to be a node's chance, for drafters guess better than they think;
@@ -223,7 +222,7 @@ class AutoPlanner(Planner):
         self.steady, self.mute = max(STEADY, int(STILL / step)), max(REST, int(MUTE / step))
         self.young = min(max(YOUNG, int(self.thought / (THOUGHT * step))), self.steady)
         plain = tokens / step
-        best = (EDGE if any(self.shares.values()) else START) * plain
+        best = (EDGE if any(self.shares.values()) else self.losses.start(batch)) * plain
         count, highest, hope, bring, verified, first = 0, 0.0, 0, 0.0, 0.0, 1.0 if self.toll.warm else FIRST
         for worse, i, node, there in islice(offers, room):
             if node >= least and not self.toll.warm:
@@ -270,14 +269,14 @@ class AutoPlanner(Planner):
     # after the pass
 
     def observe(self, batch: Sequence[Context], drafts: Sequence[Draft], turns: Sequence[Turn], spent: Spent) -> None:
-        timed, requests, every = self.steps >= self.timed, len(batch), 1 if self.trying else self.every
+        timed, every = self.steps >= self.timed, 1 if self.trying or self.steps < self.timed else self.every
         self.thought = spent.planning if self.steps == self.settled else self.thought  # there was a decision
         if self.drafting and not self.steps % every:
             ids, records = [context.id for context in batch], [self.requests.of(context) for context in batch]
             drafted = ids, records, self.now, light(drafts), turns, self.made, timed, every
-            self.notes.append(Note(requests, *drafted, *spent[:4]))
+            self.notes.append(Note(len(batch), *drafted, *spent[:4]))
         elif not self.drafting and timed and self.again < inf and not self.steps % every:
-            self.notes.append(Note(requests, (), (), {}, (), (), (), timed, every, *spent[:4]))
+            self.notes.append(Note(len(batch), (), (), {}, (), (), (), timed, every, *spent[:4]))
 
     def _settle(self) -> None:
         """What the steps since the decision took, brought and cost."""
@@ -288,7 +287,8 @@ class AutoPlanner(Planner):
         drafted = [note for note in notes if note.ids]
         self.wasted = any(note.made for note in drafted) and not any(any(note.drafts) for note in drafted)
         if drafted:
-            self.losses.add(len(self.now), costs(drafted, self.thought, self.toll, self.passes), self._learn(drafted))
+            spent = costs(drafted, self.thought, self.toll, self.passes)
+            self.losses.add(len(self.now), spent, self._learn(drafted), first=not drafted[0].timed)
 
     def _learn(self, notes: Sequence[Note]) -> float:
         """What became of drafts; how many tokens were accepted of each request, on average."""

@@ -1,6 +1,6 @@
 """What drafts lost makes trials wait, for a time, and what they won is there for as many requests as won it."""
 
-from forerun.drafting.losses import LOAN, SAVED, SHARE, Losses
+from forerun.drafting.losses import BEGUN, LOAN, OVER, SAVED, SHARE, Losses
 
 
 def test_after_a_trial_that_lost_another_waits_and_after_one_that_won_none_does():
@@ -52,3 +52,22 @@ def test_what_few_have_won_is_not_lost_by_many():
     assert losses.bearable(1)
     losses.add(16, [0.0] * 100, 100.0)
     assert losses.of(31).vain == -SAVED / 16
+
+
+def test_what_is_lost_before_it_is_seen_is_not_held_against_drafts():
+    losses = Losses()
+    losses.add(4, [2.0] * 100, 0.0)
+    assert losses.of(4).vain == LOAN + OVER
+    assert not losses.bearable(4)
+    losses.passed(4, round(OVER / SHARE))
+    assert losses.bearable(4)
+
+
+def test_what_it_takes_to_begin_is_what_it_took_lately():
+    losses = Losses()
+    losses.add(1, [BEGUN + 4, 1.0], 2.0, first=True)
+    losses.add(1, [BEGUN + 4, 1.0], 2.0)
+    assert losses.begun == BEGUN + 2
+    for _ in range(9):
+        losses.add(4, [1.0], 1.0, first=True)
+    assert 1.0 < losses.begun < 1.01

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.drafting.notes import Note, costs, learn_times
+from forerun.drafting.notes import HELD, READ, Note, costs, learn_times
 from forerun.drafting.passes import Passes, Seen
 from forerun.drafting.toll import Line, Toll, typical
 from forerun.types import Costs, Draft
@@ -34,6 +34,28 @@ def test_the_first_step_bears_what_it_took_to_decide():
     toll, passes = learnt(PLAIN, DRAFTED)
     cost, same = costs([DRAFTED] * 2, 0.7, toll, passes)
     assert cost - same == pytest.approx(0.5, abs=0.02)  # of a step without drafts
+
+
+def test_drafts_bear_what_their_own_passes_took():
+    """Not what such passes are thought to take; where a prompt is read as well, the pass says nothing of drafts."""
+    toll, passes = learnt(PLAIN, DRAFTED)
+    usual, longer = costs([DRAFTED, DRAFTED._replace(running=2.0)], 0.0, toll, passes)
+    assert longer - usual == pytest.approx(0.5 / 1.4, abs=0.01)
+    among = [DRAFTED._replace(rows=40, running=running) for running in (1.5, 9.0)]
+    assert len(set(costs(among, 0.0, toll, passes))) == 1
+
+
+def test_a_step_that_was_held_up_is_charged_in_part_and_one_that_reads_texts_nearly_whole():
+    toll, passes = learnt(PLAIN, DRAFTED)
+    assert costs([DRAFTED._replace(drafting=50.0)], 0.0, toll, passes) == [HELD]
+    assert costs([DRAFTED._replace(drafting=50.0, timed=False)], 0.0, toll, passes) == [READ]
+    assert 2 < costs([DRAFTED._replace(drafting=4.0, timed=False)], 0.0, toll, passes)[0] < READ
+
+
+def test_drafts_that_read_new_texts_are_a_part_of_the_price():
+    """One in four, three times as long."""
+    toll, _ = learnt(PLAIN, *[DRAFTED] * 3, DRAFTED._replace(drafting=1.5))
+    assert sum(toll.line(2)) + toll.line(2)[1] == pytest.approx(0.75, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -833,6 +833,33 @@ def test_a_thread_that_another_program_holds_up_stays_away_and_comes_back(models
     assert coming(2)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="nothing says here what threads do")
+def test_a_small_model_s_wide_passes_are_shared_with_the_threads_of_a_larger_one(folders, models, monkeypatch):
+    assert models["llama", 2, "auto", "auto"]  # whose threads these are
+    monkeypatch.setattr(native_models, "widest", lambda: 2)
+    small, tokens = load_model(folders["llama"]), list(range(40))
+    monkeypatch.setattr(native_models, "SHARED_WORK", 20 * small.numel)
+    runner, wanted = opened(small), feed(opened(models["llama", 1, "auto", "auto"]), tokens)[1]
+
+    def others(cuts, seconds):
+        """Whether other threads run for some time while these parts are read again and again."""
+        begun, end = _others(), perf_counter() + seconds
+        while perf_counter() < end and _others() < begun + 0.1:
+            slot, found = feed(runner, tokens, cuts)
+            runner.cache.close(slot)
+            assert torch.equal(found, wanted)
+        return _others() >= begun + 0.1
+
+    assert not others((10, 20, 30), 0.5)
+    assert others((20,), 60)
+
+
+def _others():
+    tasks = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != get_native_id()]
+    ticks = [sum(map(int, (task / "stat").read_text().rpartition(")")[2].split()[11:13])) for task in tasks]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
 def test_models_that_run_on_as_many_threads_share_them():
     pair = [load_model(name, threads=2) for name in ("reference", "reference-drafter")]
     assert pair[0]._team is pair[1]._team

@@ -364,8 +364,8 @@ def test_it_comes_back_soon_when_passes_have_become_cheap():
     plan, one = planner(FLAT), [lambda nodes: min(nodes, 1)]
     dear = play(plan, one, 300, true=Costs((1, 2, 64), (1.0, 3.0, 9.0)))
     assert sum(map(any, dear[100:])) <= 200 / 16
-    drafted = [any(shares) for shares in play(plan, one, 100)]
-    assert sum(drafted[60:]) >= 30
+    drafted = [any(shares) for shares in play(plan, one, 400)]
+    assert sum(drafted[360:]) >= 30
 
 
 def test_a_trial_that_pays_goes_on_at_once():
@@ -411,6 +411,30 @@ def test_drafts_of_which_nothing_is_left_do_not_go_on():
     costs, one = Costs((1, 2, 64), (1.0, 2.2, 9.0)), [lambda nodes: min(nodes, 1)]
     history = play(planner(FLAT), one, 300, drafting=0.03, true=costs)
     assert sum(map(any, history[60:])) <= 240 / 16
+
+
+@pytest.mark.parametrize(("most", "begins"), [(8, False), (80, True), (None, True)])
+def test_texts_that_are_about_to_end_are_not_worth_being_read(most, begins):
+    """Drafts bring a quarter more, and it takes three steps to begin."""
+    plan, one = planner(FLAT, most=1), [always]
+    assert any(map(any, play(plan, one, 100, drafting=0.6)[-20:]))
+    plan.shares, plan.drafting, plan.again = {0: 0}, False, plan.steps
+    plan.losses.begun, plan.losses.trial = 3.0, lambda *_, **__: False
+    assert any(plan.share([replace(CONTEXT, sampling=Sampling(max_tokens=most))], 100)) is begins
+
+
+@pytest.mark.parametrize("late", range(6))
+def test_what_it_takes_to_begin_is_noted_though_few_steps_are(late):
+    """Of short steps behind a thought that took long, one in some is."""
+    short = Costs((1, 64), (1e-4, 1e-4))
+    plan = planner(short)
+    play(plan, [always], 100 + late, drafting=1e-5)
+    plan.shares, plan.drafting, plan.again, plan.thought = {0: 0}, False, plan.steps, 1e-4
+    plan.losses.trial = lambda *_, **__: False
+    play(plan, [always], 1, drafting=1e-5)
+    assert plan.drafting
+    assert plan.every > 1
+    assert [(note.timed, note.steps) for note in plan.notes] == [(False, 1)]
 
 
 def test_no_more_than_the_room():
@@ -465,7 +489,16 @@ def test_the_first_drafts_of_a_size_are_not_believed_where_later_ones_of_another
     assert sum(toll.line(4)) == pytest.approx(30.0, rel=0.2)  # all that is known
     for _ in range(20):
         toll.drafted(4, 1, 1, 3.0, 2.0)
-    assert sum(toll.line(4)) == sum(toll.line(1)) == pytest.approx(3.0, rel=0.2)
+    assert sum(toll.line(1)) == pytest.approx(3.0, rel=0.2)
+    assert sum(toll.line(4)) == 2 * sum(toll.line(1))  # as nothing is known of so many, the root of how many more
+
+
+def test_what_drafts_of_many_add_is_enough_for_few():
+    toll = Toll()
+    toll.rested(16, 2.0)
+    for _ in range(20):
+        toll.drafted(16, 16, 1, 3.0, 2.0)
+    assert toll.line(1) == toll.line(16)
 
 
 def test_what_may_be_large_is_not_kept_until_the_next_decision():

@@ -267,12 +267,14 @@ constexpr std::chrono::microseconds KEPT{500};  // in which whoever waits for tr
 struct Session {
     std::shared_ptr<Decoder> decoder;
     std::shared_ptr<Team> team;
+    std::shared_ptr<Team> helper;  // a larger one: it shares wide passes, or a thread of it grows trees beside the host
+    int64_t wide = 0;              // rows from which a pass is shared so
     std::vector<Strip> strips;
     Workspace ws;
     Plan plan;
     std::vector<Run> runs;
 
-    void prepare() {
+    void prepare(int threads) {
         const Net& net = decoder->net;
         const int64_t hidden = round_up(net.hidden, TILE), q = net.heads * net.dim, kv = net.kv_heads * net.dim;
         const int64_t widest = round_up(std::max({hidden, q + 2 * kv, q, net.ffn}), 64);
@@ -295,10 +297,10 @@ struct Session {
         room(ws.turns, rows * (int64_t)net.ropes.size() * 2 * round_up(net.dim, 16));
         room(ws.entry, rows);
         room(ws.crowns, plan.num_wanted * CROWNS);
-        room(ws.scores, team->size());
-        room(ws.wide, team->size());
-        room(ws.bent, team->size());
-        room(ws.counts, team->size());
+        room(ws.scores, threads);
+        room(ws.wide, threads);
+        room(ws.bent, threads);
+        room(ws.counts, threads);
         int64_t all = 0;
         for (const Segment& s : plan.segments) all += s.past + s.base + s.count;
         room(ws.all, all);
@@ -381,9 +383,11 @@ struct Session {
         }
     }
 
-    void pass() {
-        prepare();
-        team->run([this](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, *team, id); });
+    // `apart`: on a thread that the helper cannot do without.
+    void pass(bool apart = false) {
+        Team& by = !apart && plan.rows >= wide && helper->here() ? *helper : *team;
+        prepare(by.size());
+        by.run([this, &by](int id) { decoder->isa->pass(decoder->net, strips, plan, ws, by, id); });
     }
 
     // `numbers`: tokens, positions and wanted rows, as a list: to look into an array takes a microsecond.
@@ -436,7 +440,7 @@ struct Session {
     using Sprouts = std::vector<Sprout>;
 
     // Best trees in as many passes as the deepest one needs, of which the first reads the tokens that they grow behind.
-    std::vector<Grown> grow(const Sprouts& sprouts) {
+    std::vector<Grown> grow(const Sprouts& sprouts, bool apart = false) {
         const int64_t vocab = decoder->net.vocab;
         std::vector<Best> trees;
         std::vector<int64_t> numbers, positions, ends, segments, growing(sprouts.size());
@@ -463,7 +467,7 @@ struct Session {
             Found found(wanted);
             read(numbers.data(), rows, table, parts, (uintptr_t)scores.data(), wanted, found, 0);
             if (!single) plan.mass = nullptr;  // ranks weigh the rows again
-            pass();
+            pass(apart);
             int64_t row = 0;
             for (int64_t at : growing) {
                 Best& tree = trees[at];
@@ -515,7 +519,7 @@ struct Session {
     // The same by the helper's thread, or at the latest when they are asked for; until then nothing else may run.
     void begin(Sprouts sprouts) {
         if (errand) throw std::logic_error("trees grow here already.");
-        errand = std::make_unique<Errand>([this, sprouts = std::move(sprouts)] { grown = grow(sprouts); });
+        errand = std::make_unique<Errand>([this, sprouts = std::move(sprouts)] { grown = grow(sprouts, true); });
         posted = team->size() == 1 && helper->post(*errand);  // else one of those whom its passes wait for would have it
     }
 
@@ -550,7 +554,6 @@ struct Session {
 
     nb::object memory;               // whose strips these are
     std::unique_ptr<Errand> errand;  // that grows trees
-    std::shared_ptr<Team> helper;    // a team, whose thread it may be
     bool posted = false;
     std::vector<Grown> grown;
 
@@ -768,12 +771,13 @@ NB_MODULE(_native, m) {
 
     nb::class_<Session>(m, "Session")
         .def("__init__", [](Session* s, std::shared_ptr<Decoder> decoder, std::shared_ptr<Team> team, int kind, Table strips,
-                            nb::object memory, std::shared_ptr<Team> helper) {
+                            nb::object memory, std::shared_ptr<Team> helper, int64_t wide) {
             new (s) Session();
             s->decoder = decoder;
             s->team = team;
             s->memory = std::move(memory);
             s->helper = helper;
+            s->wide = wide;
             for (size_t i = 0; i < strips.shape(0); ++i) {
                 const int64_t* row = strips.data() + 6 * i;
                 s->strips.push_back({(Kind)kind, (void*)row[0], (void*)row[1], (float*)row[2], (float*)row[3], row[4], row[5]});
