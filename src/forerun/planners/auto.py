@@ -143,7 +143,7 @@ class AutoPlanner(Planner):
         """What each request gets, and for how long."""
         nothing = dict.fromkeys([context.id for context in batch], 0)
         heeded = self.bar.heeded and all(context.sampling.greedy for context in batch)
-        self.least = max(self.lesson, min(WIDE, self.options.most) if heeded else 1)
+        self.least = max(self.lesson, min(WIDE, self.options.most, room) if heeded else 1, 1)
         tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
         if not self.toll.bare(len(batch)):  # it must be known what a step takes without drafts

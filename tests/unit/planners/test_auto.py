@@ -596,6 +596,15 @@ def test_who_leaves_out_what_does_not_pay_is_asked_for_more(heeded, temperature,
     assert shares[-1] == least
 
 
+@pytest.mark.parametrize("room", [1, 2, 3])
+def test_who_leaves_out_what_does_not_pay_is_asked_for_what_there_is_room_for(room, monkeypatch):
+    monkeypatch.setitem(globals(), "CONTEXT", replace(CONTEXT, sampling=Sampling(temperature=0)))
+    plan = planner(FLAT)
+    plan.bar.heeded = True
+    history = play(plan, [always], 100, room=room)
+    assert max(map(sum, history)) == room
+
+
 @pytest.mark.parametrize(
     ("drafter", "heeded"),
     [
