@@ -14,6 +14,7 @@ from forerun.drafting.worth import Record
 from forerun.types import Draft, Turn
 
 HELD, READ = 2.5, 5.0  # steps that one with drafts costs at most, or it was held up; and the first, which reads texts
+SLOW = 1.2  # times as long as such passes take, at most, is one held against drafts; they are held up without as well
 LATE = 4.0  # times as long as others, at most, drafts take that read a new text: some do as long as new ones come
 
 
@@ -84,9 +85,11 @@ def costs(notes: Sequence[Note], thought: float, toll: Toll, passes: Passes) -> 
 
 def _cost(note: Note, usual: float, toll: Toll, passes: Passes) -> float:
     around = note.around - toll.without(note.requests) if note.settled else usual
-    running = note.running if note.settled else passes.of(note.rows)
+    usually = passes.of(note.rows)
+    running = min(note.running, SLOW * usually) if note.settled else usually
     rows = running - passes.of(note.rows - sum(map(len, note.drafts)))
-    return min((note.drafting + around + rows) / _step(note, toll, passes), HELD if note.timed else READ)
+    most = HELD if note.timed or not toll.warm else READ  # the very first take long for other reasons
+    return min((note.drafting + around + rows) / _step(note, toll, passes), most)
 
 
 def _step(note: Note, toll: Toll, passes: Passes) -> float:

@@ -39,8 +39,10 @@ def test_the_first_step_bears_what_it_took_to_decide():
 def test_drafts_bear_what_their_own_passes_took():
     """Not what such passes are thought to take; where a prompt is read as well, the pass says nothing of drafts."""
     toll, passes = learnt(PLAIN, DRAFTED)
-    usual, longer = costs([DRAFTED, DRAFTED._replace(running=2.0)], 0.0, toll, passes)
-    assert longer - usual == pytest.approx(0.5 / 1.4, abs=0.01)
+    usual, longer = costs([DRAFTED, DRAFTED._replace(running=1.6)], 0.0, toll, passes)
+    assert longer - usual == pytest.approx(0.1 / 1.4, abs=0.01)
+    (held_up,) = costs([DRAFTED._replace(running=9.0)], 0.0, toll, passes)
+    assert held_up - usual == pytest.approx(0.3 / 1.4, abs=0.03)
     among = [DRAFTED._replace(rows=40, running=running) for running in (1.5, 9.0)]
     assert len(set(costs(among, 0.0, toll, passes))) == 1
 
@@ -49,6 +51,9 @@ def test_a_step_that_was_held_up_is_charged_in_part_and_one_that_reads_texts_nea
     toll, passes = learnt(PLAIN, DRAFTED)
     assert costs([DRAFTED._replace(drafting=50.0)], 0.0, toll, passes) == [HELD]
     assert costs([DRAFTED._replace(drafting=50.0, timed=False)], 0.0, toll, passes) == [READ]
+    early = learnt(PLAIN)
+    learn_times([DRAFTED], *early)
+    assert costs([DRAFTED._replace(drafting=50.0, timed=False)], 0.0, *early) == [HELD]  # the very first
     assert 2 < costs([DRAFTED._replace(drafting=4.0, timed=False)], 0.0, toll, passes)[0] < READ
 
 
