@@ -7,15 +7,19 @@ Does not: draft while a prompt is still being read.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.decoders.autoregressive import plain
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
+from forerun.kernels import native
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
 from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
-_NOTHING, _NO_TURN = Draft(), Turn((), ())
+_NOTHING = Draft()
+_RECORDS = Verdict, Outcome, Emission, Turn  # which compiled code makes
+_News = tuple[Outcome, Turn | None]  # of a request, and its turn where that is known already
 
 
 class DraftVerifyDecoder(Decoder):
@@ -61,41 +65,45 @@ class DraftVerifyDecoder(Decoder):
         heard = any(plan.draft.tokens for plan in plans) or (self.listens and any(seat.budget > 0 for seat in seats))
         if not heard and not self.watches:
             return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
-        turns, verdicts = self._judged(seats, plans, outputs)
-        outcomes = [
-            Outcome(plan.work, output) if verdict is None else Outcome(plan.work, output, plan.draft, verdict)
-            for plan, output, verdict in zip(plans, outputs, verdicts, strict=True)
-        ]
-        self.drafter.observe([seat.context for seat in seats], outcomes)  # first: it may draft beside what follows
-        for i, verdict in enumerate(verdicts):
-            if verdict is not None:
-                turns[i] = _turn(seats[i], plans[i].draft, verdict, outputs[i])
-        return turns
+        told = self._told(seats, plans, outputs)
+        left = [i for i, one in enumerate(told) if one is None]
+        rest = self._judged([seats[i] for i in left], [plans[i] for i in left], [outputs[i] for i in left])
+        for i, one in zip(left, rest, strict=True):
+            told[i] = one
+        news = [one for one in told if one is not None]
+        # First: it may draft beside what follows.
+        self.drafter.observe([seat.context for seat in seats], [outcome for outcome, _ in news])
+        return [turn or _turn(seat, outcome) for seat, (outcome, turn) in zip(seats, news, strict=True)]
 
-    def _judged(
-        self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]
-    ) -> tuple[list[Turn], list[Verdict | None]]:
-        """The verdicts on those whose next token can be judged, and the turns of the others."""
-        turns, verdicts = [_NO_TURN] * len(seats), list[Verdict | None]([None] * len(seats))
-        asked, targets = list[int](), list[Rows | Answers]()
-        for i, seat in enumerate(seats):
-            if not seat.last:
-                turns[i] = Turn((), tuple(range(len(seat.pending))))
-            elif self.certain and seat.context.sampling.best:
-                verdicts[i] = _said(plans[i].draft, outputs[i].best)
-            else:
+    def _told(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[_News | None]:
+        """What became of those whose tokens the target says by itself, all at once in compiled code, where that is."""
+        module: Any = native.load() if self.certain else None
+        if module is None:
+            return [None] * len(seats)
+        told: list[_News | None] = module.said(list(seats), list(plans), list(outputs), _RECORDS)
+        return told
+
+    def _judged(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[_News]:
+        """What became of everybody, one by one."""
+        news, asked, targets = list[_News](), list[int](), list[Rows | Answers]()
+        for i, (seat, plan, output) in enumerate(zip(seats, plans, outputs, strict=True)):
+            outcome, turn = Outcome(plan.work, output), None
+            if seat.last and self.certain and seat.context.sampling.best:
+                outcome = outcome._replace(draft=plan.draft, verdict=_said(plan.draft, output.best))
+            elif seat.last:
                 try:
-                    targets.append(plans[i].target(outputs[i], seat.context, self.parts.eos))
+                    targets.append(plan.target(output, seat.context, self.parts.eos))
                     asked.append(i)
                 except RequestError as problem:
-                    turns[i] = Turn((), (), error=str(problem))
+                    turn = Turn((), (), error=str(problem))
+            news.append((outcome, turn))
         drafts, rngs = [plans[i].draft for i in asked], [seats[i].context.rng for i in asked]
         found = self.verifier.verify(drafts, targets, rngs) if asked else []
         if any(target.stuck for target in targets):
             found = [_until(*one) for one in zip(found, drafts, targets, strict=True)]
-        for i, verdict in zip(asked, found, strict=True):
-            verdicts[i] = verdict
-        return turns, verdicts
+        for i, draft, verdict in zip(asked, drafts, found, strict=True):
+            news[i] = news[i][0]._replace(draft=draft, verdict=verdict), None
+        return news
 
 
 def _said(draft: Draft, best: Sequence[int]) -> Verdict:
@@ -108,12 +116,15 @@ def _said(draft: Draft, best: Sequence[int]) -> Verdict:
     return Verdict(tuple(path), token)
 
 
-def _turn(seat: Seat, draft: Draft, verdict: Verdict, output: Output) -> Turn:
-    path, read, asked = verdict.path, len(seat.pending), seat.context.sampling.logprobs
+def _turn(seat: Seat, outcome: Outcome) -> Turn:
+    draft, verdict, read = outcome.draft, outcome.verdict, len(seat.pending)
+    if draft is None or verdict is None:
+        return Turn((), tuple(range(read)))
+    path, asked = verdict.path, seat.context.sampling.logprobs
     emissions = [Emission(draft.tokens[node], draft.source_of(node)) for node in path]
     emissions.append(Emission(verdict.token, "target"))
     if asked is not None:  # of each by the row whose p it was judged by
-        rows = [output.logits[row] for row in (0, *[node + 1 for node in path])]
+        rows = [outcome.output.logits[row] for row in (0, *[node + 1 for node in path])]
         told = zip(rows, emissions, strict=True)
         emissions = [one._replace(logprob=logprob(row, one.token, asked)) for row, one in told]
     keep = (*range(read), *[read + node for node in path])

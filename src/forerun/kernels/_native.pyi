@@ -1,7 +1,7 @@
 # What csrc/module.cpp defines. Addresses are those of contiguous memory that outlives the call; kinds are net.h's.
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,11 @@ def places(bits: npt.NDArray[np.uint8], out: int) -> None: ...  # and which: int
 
 # Of a row of logits [vocab], float32: a token's log-probability and rank, and `count` likeliest tokens with theirs.
 def logprob(logits: int, vocab: int, token: int, count: int) -> tuple[float, int, list[tuple[int, float]]]: ...
+
+# For each seat, plan and output, (outcome, turn) where every token is the best one of its row, else None.
+def said(
+    seats: list[Any], plans: list[Any], outputs: list[Any], types: tuple[type, type, type, type]
+) -> list[tuple[Any, Any] | None]: ...  # types: Verdict, Outcome, Emission, Turn
 def isa() -> str: ...  # the best instruction set that was compiled and that this processor can run
 def isas() -> list[str]: ...  # all of them, the best one first; "plain" is always there
 

@@ -46,12 +46,20 @@ template <int Near, typename T> INLINE void ask(const Held<T>& held, int64_t ent
     for (int64_t i = 0; i < held.dim; i += 64 / (int64_t)sizeof(T)) __builtin_prefetch(held.at(entry) + i, 0, Near);
 }
 
-// The same while entry j of [begin, end) is at work; behind the last of them those of `soon`, which is looked at next.
+// Entries of a head that are looked at next, where there is one.
+template <typename T> struct Coming {
+    Held<T> held;
+    const int64_t* entries = nullptr;
+    int64_t begin = 0, end = 0;
+};
+
+// The same while entry j of [begin, end) is at work; with the last of them come those that are looked at next.
 template <typename T>
-INLINE void ask_ahead(const Held<T>& held, const Held<T>& soon, const int64_t* entries, int64_t begin, int64_t j, int64_t end) {
+INLINE void ask_ahead(const Held<T>& held, const Coming<T>& soon, const int64_t* entries, int64_t begin, int64_t j, int64_t end) {
     ask<3>(held, entries[std::min(j + AHEAD, end - 1)]);
-    if (j + FAR < end) ask<2>(held, entries[j + FAR]);
-    else if (soon.rows && begin + j + FAR - end < end) ask<2>(soon, entries[begin + j + FAR - end]);
+    if (j + FAR < end) return ask<2>(held, entries[j + FAR]);
+    const int64_t next = soon.begin + j - std::max(begin, end - FAR);
+    if (next < soon.end) ask<2>(soon.held, soon.entries[next]);
 }
 
 template <typename T> Held<T> keys_of(const Strip& s, int64_t head, int64_t dim) {
@@ -163,7 +171,7 @@ template <typename T> void turn_pairs(const T* const*, int64_t, float*) {}
 
 // Entries [at, at + 16 * blocks) as [block][dimension or pair of them][16 keys]; behind `end` the last one again.
 template <bool Pairs, typename T>
-void turn_keys(const Held<T>& keys, const Held<T>& soon, const int64_t* entries, int64_t begin, int64_t at, int64_t end, int64_t blocks, float* out) {
+void turn_keys(const Held<T>& keys, const Coming<T>& soon, const int64_t* entries, int64_t begin, int64_t at, int64_t end, int64_t blocks, float* out) {
     const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
     for (int64_t first = at; first < at + 16 * blocks; first += 16, out += 16 * words) {
         int64_t entry[16];
@@ -226,7 +234,7 @@ void score_some(const float* const* queries, int64_t many, const float* turned, 
 
 // Scores of `many` queries against entries [begin, end); `out` has room for 15 more.
 template <bool Pairs, typename T>
-void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const Held<T>& soon, const int64_t* entries,
+void score_all(const float* const* queries, int64_t many, const Held<T>& keys, const Coming<T>& soon, const int64_t* entries,
                int64_t begin, int64_t end, float* const* out) {
     const int64_t words = Pairs ? keys.dim / 2 : keys.dim;
     alignas(64) float turned[16 * BLOCKS * HEAD_MAX];
@@ -241,7 +249,7 @@ void score_all(const float* const* queries, int64_t many, const Held<T>& keys, c
 // Adds to the weighted sums of N vectors of values for Q queries those of entries [at, until) of [begin, end), one after the
 // other, and to the sums of their weights; divides the ones by the others at the end. The first to pass asks for what comes next.
 template <int N, int Q, typename T>
-void blend(const float* const* weights, const Held<T>& values, const Held<T>* soon, const int64_t* entries, int64_t begin,
+void blend(const float* const* weights, const Held<T>& values, const Coming<T>* soon, const int64_t* entries, int64_t begin,
            int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
     constexpr int PARTS = 16 / FLOATS * N, SOME = REGISTERS == 32 ? PARTS : PARTS % 4 ? 2 : 4;  // registers of values, and those at a time
     for (int first = 0; first < PARTS; first += SOME) {
@@ -277,7 +285,7 @@ void blend(const float* const* weights, const Held<T>& values, const Held<T>* so
 }
 
 template <int N, typename T>
-void blend_some(const float* const* weights, int64_t many, const Held<T>& values, const Held<T>* soon, const int64_t* entries,
+void blend_some(const float* const* weights, int64_t many, const Held<T>& values, const Coming<T>* soon, const int64_t* entries,
                 int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, float* totals) {
     int64_t k = 0;
     auto several = [&](auto queries) {  // whose sums registers hold
@@ -300,7 +308,7 @@ void blend_some(const float* const* weights, int64_t many, const Held<T>& values
 // begins at `begin`, the first is added before the second, as the instruction has it, and what is hidden adds nothing, so
 // sums are those of the entries one by one. Dimensions come by quarters of registers and go to their places at the end.
 template <int N, int Q>
-void blend_pairs(const float* const* weights, const Held<uint16_t>& values, const Held<uint16_t>* soon, const int64_t* entries,
+void blend_pairs(const float* const* weights, const Held<uint16_t>& values, const Coming<uint16_t>* soon, const int64_t* entries,
                  int64_t begin, int64_t at, int64_t until, int64_t end, float* const* out, const float* totals) {
     constexpr int HALVES = (N + 1) / 2;  // registers of 32 numbers
     const __mmask32 last = N % 2 ? 0xffff : 0xffffffff;
@@ -419,6 +427,7 @@ struct Unit {
     const Segment* segment;
     const int64_t* entries;
     int64_t head, first, count;  // KV head; rows of the segment
+    int64_t keys() const { return segment->past + segment->base + segment->count; }
 };
 
 // Where queries [row, stride] come from and what is seen goes to.
@@ -470,14 +479,19 @@ float weigh_pairs(const float* scores, float top, int64_t count, uint16_t* out) 
 float weigh_pairs(const float*, float, int64_t, uint16_t*) { return 0; }
 #endif
 
-template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
+template <bool Even, typename T> void attend(const Look& look, const Unit& u, const Unit* next) {
     const auto& [net, layer, strip, plan, q, out, stride, scratch] = look;
     const Segment& s = *u.segment;
-    const int64_t group = net.heads / net.kv_heads, dim = net.dim, all = s.past + s.base + s.count;
-    const int64_t width = round_up(all, 16) + 32, many = group * u.count;
+    const int64_t group = net.heads / net.kv_heads, dim = net.dim;
+    const int64_t width = round_up(u.keys(), 16) + 32, many = group * u.count;
     if ((int64_t)scratch.size() < (width + dim) * many) scratch.resize((width + dim) * many);
     const Held<T> keys = keys_of<T>(strip, u.head, dim), values = values_of<T>(strip, u.head, dim);
-    const Held<T> soon = u.head + 1 < net.kv_heads ? keys_of<T>(strip, u.head + 1, dim) : Held<T>{};
+    Coming<T> soon_keys, soon_values;
+    if (next && (next->head != u.head || next->segment != u.segment)) {
+        const int64_t end = next->keys(), begin = layer.window ? std::max<int64_t>(0, end - layer.window) : 0;
+        soon_keys = {keys_of<T>(strip, next->head, dim), next->entries, begin, end};
+        soon_values = {values_of<T>(strip, next->head, dim), next->entries, begin, end};
+    }
     static thread_local std::vector<Sight> sights;
     static thread_local std::vector<const float*> queries;
     static thread_local std::vector<float*> scores, outs;
@@ -500,8 +514,9 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
             queries[i] = (const float*)rounded;
         }
     }
+    for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(keys, u.entries[j]);
+    score_all<PAIRS<Even, T>>(queries.data(), many, keys, soon_keys, u.entries, from, to, scores.data());
     for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(values, u.entries[j]);
-    score_all<PAIRS<Even, T>>(queries.data(), many, keys, values, u.entries, from, to, scores.data());
     // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
     for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
     for (int64_t i = 0; i < many; ++i) {
@@ -522,7 +537,7 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
         for (int64_t d = 0; d < dim; d += 64) {  // four vectors at a time
             const Held<T> part{values.rows + d, values.scales, dim};
             auto blend_part = [&](auto vectors) {
-                blend_some<vectors.value>(scores.data(), many, part, d ? nullptr : &soon, u.entries, from, at, until, to, outs.data() + d / 64 * many, totals.data() + d / 64 * many);
+                blend_some<vectors.value>(scores.data(), many, part, d ? nullptr : &soon_values, u.entries, from, at, until, to, outs.data() + d / 64 * many, totals.data() + d / 64 * many);
             };
             switch ((dim - d) / 16) {
                 case 1: blend_part(Index<1>{}); break;
@@ -534,8 +549,8 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u) {
     }
 }
 
-template <typename T> void attend_any(const Look& look, const Unit& unit) {
-    return look.net.dim % 16 ? attend<false, T>(look, unit) : attend<true, T>(look, unit);
+template <typename T> void attend_any(const Look& look, const Unit& unit, const Unit* next) {
+    return look.net.dim % 16 ? attend<false, T>(look, unit, next) : attend<true, T>(look, unit, next);
 }
 
 #include "attention_tiles.inl"

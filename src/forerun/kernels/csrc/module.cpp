@@ -599,11 +599,13 @@ double read_once(Team& team, uintptr_t address, int64_t bytes) {
 }  // namespace
 
 void bind_texts(nb::module_& m);  // texts.cpp
+void bind_turns(nb::module_& m);  // turns.cpp
 void bind_bell(nb::module_& m);   // bell.cpp
 
 NB_MODULE(_native, m) {
     nb::exception<Unable>(m, "Unable", nb::module_::import_("forerun.errors").attr("ModelError"));
     bind_texts(m);
+    bind_turns(m);
     bind_bell(m);
     m.def("race", [](const Floats& p, uint32_t first, uint32_t second, const std::optional<Rows>& ids) {
         if (!ids) return usable().front()->race(p.data(), nullptr, (int64_t)p.size(), first, second);

@@ -412,6 +412,8 @@ private:
         for (const Segment& s : plan.segments) total += steps_of(s) * net.kv_heads * keys_of(s);
         auto mine_at = [&](int64_t step, int64_t all) { return (2 * (before + step * all) + all) * team.coming() / (2 * total) == id; };
         const int64_t* entries = ws.all.data();
+        static thread_local std::vector<Unit> units;
+        units.clear();
         for (const Segment& s : plan.segments) {
             const int64_t all = keys_of(s), block = rows_of(s), steps = steps_of(s);
             for (int64_t head = 0; head < net.kv_heads; ++head, before += steps * all) {
@@ -419,17 +421,19 @@ private:
                 while (begin < steps && !mine_at(begin, all)) ++begin;
                 for (end = begin; end < steps && mine_at(end, all);) ++end;
                 if (tiles) begin *= block, end = std::min(end * block, s.count);
-                for (int64_t first = begin; first < end; first += block) {
-                    const Unit unit{&s, entries, head, first, std::min(block, end - first)};
-                    const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
-                    if (tiles && whole) attend_whole(look, unit);
-                    else if (tiles) attend_tiles(look, unit);
-                    else if (whole) attend_any<int8_t>(look, unit);
-                    else if (half) attend_any<uint16_t>(look, unit);
-                    else attend_any<float>(look, unit);
-                }
+                for (int64_t first = begin; first < end; first += block)
+                    units.push_back({&s, entries, head, first, std::min(block, end - first)});
             }
             entries += all;
+        }
+        const Look look{net, layer, strip, plan, ws.a.data(), ws.b.data(), size.widest, ws.scores[id]};
+        for (size_t i = 0; i < units.size(); ++i) {
+            const Unit &unit = units[i], *next = i + 1 < units.size() ? &units[i + 1] : nullptr;
+            if (tiles && whole) attend_whole(look, unit);
+            else if (tiles) attend_tiles(look, unit);
+            else if (whole) attend_any<int8_t>(look, unit, next);
+            else if (half) attend_any<uint16_t>(look, unit, next);
+            else attend_any<float>(look, unit, next);
         }
         if (tiles) release();
         mine(rows, [&](int64_t r) { for (int64_t i = size.q; i < size.out; ++i) b(r)[i] = 0; });
