@@ -8,11 +8,21 @@ from dataclasses import dataclass
 
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
+from forerun.kernels.turns import said
 from forerun.rng import Purpose
 from forerun.sampling import logprob
 from forerun.types import Draft, Emission, Facts, Output, Turn, Work
 
 _NOTHING = Draft()
+
+
+def undrafted(
+    seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output], eos: tuple[int, ...]
+) -> list[Turn]:
+    """The turns of seats for which nothing was drafted."""
+    told = said(seats, plans, outputs)
+    alone = zip(seats, plans, outputs, strict=True)
+    return [(news and news[1]) or plain(*one, eos) for news, one in zip(told, alone, strict=True)]
 
 
 def plain(seat: Seat, plan: Plan, output: Output, eos: tuple[int, ...]) -> Turn:
@@ -55,4 +65,4 @@ class AutoregressiveDecoder(Decoder):
         return Plan(Work(seat.slot, seat.pending, None, 0, last, (), None, sheet, lot), _NOTHING, sheet)
 
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
-        return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
+        return undrafted(seats, plans, outputs, self.parts.eos)

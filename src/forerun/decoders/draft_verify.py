@@ -7,19 +7,16 @@ Does not: draft while a prompt is still being read.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from forerun.decoders.autoregressive import plain
+from forerun.decoders.autoregressive import undrafted
 from forerun.decoders.contract import Decoder, Parts, Plan, Seat
 from forerun.errors import RequestError
-from forerun.kernels import native
+from forerun.kernels.turns import News, said
 from forerun.sampling import Rows, logprob
 from forerun.sheet import Answers
 from forerun.types import Draft, Emission, Facts, Outcome, Output, Turn, Verdict, Work
 
 _NOTHING = Draft()
-_RECORDS = Verdict, Outcome, Emission, Turn  # which compiled code makes
-_News = tuple[Outcome, Turn | None]  # of a request, and its turn where that is known already
 
 
 class DraftVerifyDecoder(Decoder):
@@ -64,8 +61,8 @@ class DraftVerifyDecoder(Decoder):
     def commit(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[Turn]:
         heard = any(plan.draft.tokens for plan in plans) or (self.listens and any(seat.budget > 0 for seat in seats))
         if not heard and not self.watches:
-            return [plain(*one, self.parts.eos) for one in zip(seats, plans, outputs, strict=True)]
-        told = self._told(seats, plans, outputs)
+            return undrafted(seats, plans, outputs, self.parts.eos)
+        told: list[News | None] = said(seats, plans, outputs) if self.certain else [None] * len(seats)
         left = [i for i, one in enumerate(told) if one is None]
         rest = self._judged([seats[i] for i in left], [plans[i] for i in left], [outputs[i] for i in left])
         for i, one in zip(left, rest, strict=True):
@@ -75,17 +72,9 @@ class DraftVerifyDecoder(Decoder):
         self.drafter.observe([seat.context for seat in seats], [outcome for outcome, _ in news])
         return [turn or _turn(seat, outcome) for seat, (outcome, turn) in zip(seats, news, strict=True)]
 
-    def _told(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[_News | None]:
-        """What became of those whose tokens the target says by itself, all at once in compiled code, where that is."""
-        module: Any = native.load() if self.certain else None
-        if module is None:
-            return [None] * len(seats)
-        told: list[_News | None] = module.said(list(seats), list(plans), list(outputs), _RECORDS)
-        return told
-
-    def _judged(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[_News]:
+    def _judged(self, seats: Sequence[Seat], plans: Sequence[Plan], outputs: Sequence[Output]) -> list[News]:
         """What became of everybody, one by one."""
-        news, asked, targets = list[_News](), list[int](), list[Rows | Answers]()
+        news, asked, targets = list[News](), list[int](), list[Rows | Answers]()
         for i, (seat, plan, output) in enumerate(zip(seats, plans, outputs, strict=True)):
             outcome, turn = Outcome(plan.work, output), None
             if seat.last and self.certain and seat.context.sampling.best:

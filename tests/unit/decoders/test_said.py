@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.decoders.autoregressive import plain
 from forerun.decoders.contract import Plan, Seat
-from forerun.decoders.draft_verify import _RECORDS, DraftVerifyDecoder, _turn
+from forerun.decoders.draft_verify import DraftVerifyDecoder, _turn
 from forerun.kernels import native
+from forerun.kernels.turns import RECORDS, said
 from forerun.rng import CounterRng
 from forerun.types import Context, Draft, Output, Sampling, Work
 
@@ -45,11 +47,10 @@ def decoder():
 @given(st.lists(judged(), min_size=1, max_size=4))
 def test_it_is_what_python_says(several):
     seats, plans, outputs = map(list, zip(*[of(*one) for one in several], strict=True))
-    one = decoder()
-    told, alone = one._told(seats, plans, outputs), one._judged(seats, plans, outputs)
+    told, alone = said(seats, plans, outputs), decoder()._judged(seats, plans, outputs)
     assert told == [(outcome, _turn(seat, outcome)) for seat, (outcome, _) in zip(seats, alone, strict=True)]
     types = [(type(outcome), type(outcome.verdict), type(turn), type(turn.emissions[0])) for outcome, turn in told]
-    verdict, outcome, emission, turn = _RECORDS
+    verdict, outcome, emission, turn = RECORDS
     assert set(types) == {(outcome, verdict, turn, emission)}
 
 
@@ -60,7 +61,7 @@ def test_it_is_what_python_says(several):
 def test_who_asks_for_more_is_left_to_python(more, source):
     asked, plain = Draft((5, 6), (-1, 0), source=source), Draft((5, 6), (-1, 0))
     seats, plans, outputs = map(list, zip(of(asked, (5, 7, 8), **more), of(plain, (5, 7, 8)), strict=True))
-    left, told = decoder()._told(seats, plans, outputs)
+    left, told = said(seats, plans, outputs)
     assert left is None
     assert told[0].verdict == ((0,), 7)
 
@@ -71,10 +72,24 @@ def test_who_asks_for_more_is_left_to_python(more, source):
 def test_what_is_no_tree_with_its_rows_is_refused(parents, best):
     seats, plans, outputs = ([one] for one in of(Draft((5, 6), parents), best))
     with pytest.raises((ValueError, TypeError)):
-        decoder()._told(seats, plans, outputs)
+        said(seats, plans, outputs)
 
 
 def test_everybody_has_a_plan_and_an_output():
     seats, plans, outputs = ([one] for one in of(Draft(), (5,)))
     with pytest.raises(ValueError, match="for every seat"):
-        native.load().said(seats, plans, [*outputs, *outputs], _RECORDS)
+        native.load().said(seats, plans, [*outputs, *outputs], RECORDS)
+
+
+@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=4), st.integers(1, 3))
+def test_without_drafts_it_is_plain_decoding(best, read):
+    seats, plans, outputs = map(list, zip(*[of(Draft(), (token,), tuple(range(read))) for token in best], strict=True))
+    turns = [plain(*one, ()) for one in zip(seats, plans, outputs, strict=True)]
+    assert [turn for _, turn in said(seats, plans, outputs)] == turns
+
+
+def test_nobody_is_told_where_nothing_was_compiled(monkeypatch):
+    monkeypatch.setattr(native, "load", lambda: None)
+    seats, plans, outputs = ([one] for one in of(Draft(), (5,)))
+    assert said(seats, plans, outputs) == [None]
+    assert decoder().commit(seats, plans, outputs) == [plain(seats[0], plans[0], outputs[0], ())]

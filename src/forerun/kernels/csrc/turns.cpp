@@ -37,8 +37,15 @@ nb::handle field(nb::handle record, Py_ssize_t at) {
     return PyTuple_GET_ITEM(record.ptr(), at);
 }
 
+// Names of attributes, made once; they stay as long as the process.
+struct Names {
+    static nb::handle kept(const char* name) { return PyUnicode_InternFromString(name); }
+    nb::handle sampling = kept("sampling"), best = kept("best"), logprobs = kept("logprobs"), tokens = kept("tokens");
+    nb::handle parents = kept("parents"), source = kept("source"), target = kept("target");
+};
+
 // A tuple that a draft has one of.
-nb::object column(nb::handle draft, const char* name, Py_ssize_t least) {
+nb::object column(nb::handle draft, nb::handle name, Py_ssize_t least) {
     nb::object values = draft.attr(name);
     if (!PyTuple_Check(values.ptr()) || PyTuple_GET_SIZE(values.ptr()) < least) throw nb::type_error("a draft has a tuple of them.");
     return values;
@@ -46,18 +53,17 @@ nb::object column(nb::handle draft, const char* name, Py_ssize_t least) {
 
 struct Records {
     nb::handle verdict, outcome, emission, turn;
-    nb::handle target;  // the source of what the target says
 };
 
 // (outcome, turn) of a seat whose next tokens are its rows' best ones and that asks for nothing more, else None. Fields of
 // Seat, Plan, Work and Output by their places.
-nb::object said(const Records& records, nb::handle seat, nb::handle plan, nb::handle output) {
-    const nb::object sampling = field(seat, 0).attr("sampling");
-    if (!field(seat, 3).is(Py_True) || !nb::cast<bool>(sampling.attr("best")) || !sampling.attr("logprobs").is_none()) return nb::none();
+nb::object said(const Records& records, const Names& names, nb::handle seat, nb::handle plan, nb::handle output) {
+    const nb::object sampling = field(seat, 0).attr(names.sampling);
+    if (!field(seat, 3).is(Py_True) || !nb::cast<bool>(sampling.attr(names.best)) || !sampling.attr(names.logprobs).is_none()) return nb::none();
     const nb::handle draft = field(plan, 1), best = field(output, 1);
-    const nb::object tokens = column(draft, "tokens", 0), source = draft.attr("source");
+    const nb::object tokens = column(draft, names.tokens, 0), source = draft.attr(names.source);
     const Py_ssize_t nodes = PyTuple_GET_SIZE(tokens.ptr()), read = PyTuple_GET_SIZE(field(seat, 2).ptr());
-    const nb::object parents = column(draft, "parents", nodes);
+    const nb::object parents = column(draft, names.parents, nodes);
     if (!PyUnicode_Check(source.ptr())) return nb::none();
     field(best, nodes);  // a row for the root and for every node
     std::vector<int64_t> path, depths(nodes);
@@ -80,7 +86,7 @@ nb::object said(const Records& records, nb::handle seat, nb::handle plan, nb::ha
     }
     for (Py_ssize_t i = 0; i < read; ++i) PyTuple_SET_ITEM(keep.ptr(), i, PyLong_FromLongLong(i));
     const nb::handle own = PyTuple_GET_ITEM(best.ptr(), at + 1);
-    PyTuple_SET_ITEM(emissions.ptr(), path.size(), record(records.emission, {own, records.target, nb::none()}).release().ptr());
+    PyTuple_SET_ITEM(emissions.ptr(), path.size(), record(records.emission, {own, names.target, nb::none()}).release().ptr());
     const nb::object verdict = record(records.verdict, {way, own});
     const nb::object outcome = record(records.outcome, {field(plan, 0), output, draft, verdict});
     const nb::object turn = record(records.turn, {emissions, keep, nb::int_(nodes), nb::int_(deepest), nb::none()});
@@ -92,10 +98,10 @@ nb::object said(const Records& records, nb::handle seat, nb::handle plan, nb::ha
 void bind_turns(nb::module_& m) {
     m.def("said", [](nb::list seats, nb::list plans, nb::list outputs, nb::tuple types) {
         if (seats.size() != plans.size() || seats.size() != outputs.size()) throw std::invalid_argument("a plan and an output for every seat.");
-        const nb::object target = nb::steal(PyUnicode_InternFromString("target"));
-        const Records records{types[0], types[1], types[2], types[3], target};
+        static const Names names;
+        const Records records{types[0], types[1], types[2], types[3]};
         nb::list found;
-        for (size_t i = 0; i < seats.size(); ++i) found.append(said(records, seats[i], plans[i], outputs[i]));
+        for (size_t i = 0; i < seats.size(); ++i) found.append(said(records, names, seats[i], plans[i], outputs[i]));
         return found;
     }, nb::arg("seats"), nb::arg("plans"), nb::arg("outputs"), nb::arg("types"));
 }

@@ -1,0 +1,27 @@
+"""What becomes of drafts, and of requests without one, where the target says every token by itself.
+
+Compiled, for all requests of a step at once, since to make as many records takes the interpreter as long as a small
+model's pass. The decoders are the plain form of it.
+Does not: judge what is drawn or constrained, nor find log-probabilities.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from forerun.kernels import native
+from forerun.types import Emission, Outcome, Output, Turn, Verdict
+
+if TYPE_CHECKING:
+    from forerun.decoders.contract import Plan, Seat
+
+RECORDS = Verdict, Outcome, Emission, Turn  # which compiled code makes
+News = tuple[Outcome, Turn | None]  # of a request, and its turn where that is known already
+
+
+def said(seats: "Sequence[Seat]", plans: "Sequence[Plan]", outputs: Sequence[Output]) -> list[News | None]:
+    """The news of those whose tokens are their rows' best ones; None of everybody else."""
+    module: Any = native.load()
+    if module is None:
+        return [None] * len(seats)
+    told: list[News | None] = module.said(list(seats), list(plans), list(outputs), RECORDS)
+    return told
