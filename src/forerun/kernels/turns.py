@@ -6,20 +6,17 @@ Does not: judge what is drawn or constrained, nor find log-probabilities.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forerun.kernels import native
 from forerun.types import Emission, Outcome, Output, Turn, Verdict
-
-if TYPE_CHECKING:
-    from forerun.decoders.contract import Plan, Seat
 
 RECORDS = Verdict, Outcome, Emission, Turn  # which compiled code makes
 News = tuple[Outcome, Turn | None]  # of a request, and its turn where that is known already
 
 
-def said(seats: "Sequence[Seat]", plans: "Sequence[Plan]", outputs: Sequence[Output]) -> list[News | None]:
-    """The news of those whose tokens are their rows' best ones; None of everybody else."""
+def said(seats: Sequence[Any], plans: Sequence[Any], outputs: Sequence[Output]) -> list[News | None]:
+    """The news of those whose tokens are their rows' best ones; None of everybody else. Of decoders' Seats and Plans."""
     module: Any = native.load()
     if module is None:
         return [None] * len(seats)

@@ -515,8 +515,8 @@ template <bool Even, typename T> void attend(const Look& look, const Unit& u, co
         }
     }
     for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(keys, u.entries[j]);
-    score_all<PAIRS<Even, T>>(queries.data(), many, keys, soon_keys, u.entries, from, to, scores.data());
     for (int64_t j = from; j < std::min(from + AHEAD, to); ++j) ask<3>(values, u.entries[j]);
+    score_all<PAIRS<Even, T>>(queries.data(), many, keys, soon_keys, u.entries, from, to, scores.data());
     // Scores -> weights e^(score - largest), hidden entries exactly 0. Two loops: no row waits for another's largest.
     for (int64_t i = 0; i < many; ++i) tops[i] = hide_scores(scores[i], from, to, sights[i / group], net.attention_cap);
     for (int64_t i = 0; i < many; ++i) {
