@@ -16,7 +16,7 @@ News = tuple[Outcome, Turn | None]  # of a request, and its turn where that is k
 
 
 def said(seats: Sequence[Any], plans: Sequence[Any], outputs: Sequence[Output]) -> list[News | None]:
-    """The news of those whose tokens are their rows' best ones; None of everybody else. Of decoders' Seats and Plans."""
+    """The news of those whose tokens are their rows' best ones, of decoders' Seats and Plans; else None."""
     module: Any = native.load()
     if module is None:
         return [None] * len(seats)
