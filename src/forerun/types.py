@@ -528,25 +528,6 @@ class Grown(NamedTuple):
     widths: list[int]  # entries of every pass after the first
     sound: bool  # whether all logits were finite; else growth ended there
 
-    def find(self, path: Sequence[int]) -> list[int]:
-        """The entries along a path of tokens, as far as they were read."""
-        return along(path, self.read, self.parents, self.tokens)
-
-
-def along(path: Sequence[int], read: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
-    """The entries along a path of tokens, as far as they were read; `read`: the node of every entry, or -1.
-
-    A node is read after its parent.
-    """
-    found, above = list[int](), -1
-    for entry, node in enumerate(read):
-        if len(found) == len(path):
-            break
-        if node >= 0 and parents[node] == above and tokens[node] == path[len(found)]:
-            found.append(entry)
-            above = node
-    return found
-
 
 @dataclass(eq=False, slots=True)
 class Bar:

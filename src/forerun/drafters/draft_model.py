@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from forerun.drafters.contract import Drafter
-from forerun.drafting.readings import Reading
+from forerun.drafting.readings import GrownReading, Reading
 from forerun.drafting.recall import Recall
 from forerun.errors import ConfigError
 from forerun.growth import UNSOUND, Growth
@@ -31,6 +31,11 @@ class _Ahead(NamedTuple):
     budget: int
     mark: int  # the cache's, of before
 
+    def fits(self, context: Context, budget: int) -> bool:
+        """Whether it came so."""
+        text = context.tokens
+        return budget == self.budget and len(text) == self.text and text[-len(self.last) :] == self.last
+
 
 @dataclass(eq=False, slots=True)
 class _Seat:
@@ -38,7 +43,7 @@ class _Seat:
 
     slot: int
     recall: Recall
-    reading: Reading | Grown | None = None  # of its last draft
+    reading: Reading | GrownReading | None = None  # of its last draft
     budget: int = 0  # of that, where it grew in one go and is not judged yet
     ahead: _Ahead | None = None  # the reading is of a draft that nobody has asked for yet
 
@@ -130,13 +135,10 @@ class DraftModelDrafter(Drafter):
         """The draft that grew ahead, if it is what is asked for; else the cache is as if none had."""
         seat, cache = context.state, self.runner.cache
         ahead, seat.budget = seat.ahead, 0
-        if ahead is not None:
-            grown, (length, last, wish, _), text = seat.reading, ahead, context.tokens
-            came = budget == wish and len(text) == length and text[-len(last) :] == last
-            if came and isinstance(grown, Grown):
-                seat.ahead, seat.budget = None, budget
-                return _draft(grown)
-            self._forget(seat)
+        if ahead is not None and isinstance(seat.reading, GrownReading) and ahead.fits(context, budget):
+            seat.ahead, seat.budget = None, budget
+            return _draft(seat.reading.tree)
+        self._forget(seat)
         if cache.unjudged(seat.slot):  # a draft before was never judged
             cache.keep(seat.slot, (), ())
         return None
@@ -154,7 +156,7 @@ class DraftModelDrafter(Drafter):
         end, self._end = self._end, None
         try:
             for seat, tree in zip(self._growing, end(), strict=True):
-                seat.reading = tree
+                seat.reading = GrownReading(tree)
         except Exception as problem:  # noqa: BLE001 - it is told to whoever asks for a draft, and to nobody else
             self._problem = problem
 
@@ -226,7 +228,7 @@ class DraftModelDrafter(Drafter):
             wanted.append((slot, tokens, rule))
         grown = self.runner.follow_best([self._sprout(*one) for one in wanted])
         for context, budget, one in zip(batch, budgets, grown, strict=True):
-            context.state.reading, context.state.budget = one, budget
+            context.state.reading, context.state.budget = GrownReading(one), budget
         return [_draft(one) for one in grown]
 
     def _sprout(self, slot: int, tokens: Sequence[int], rule: Best) -> Sprout:
@@ -280,42 +282,40 @@ class DraftModelDrafter(Drafter):
         The next drafts grow while what these wrote becomes text, as if everybody went on with the same budget.
         """
         self._settle()
-        sprouts, seats, aside, cache = list[Sprout](), list[_Seat](), self.runner.aside, self.runner.cache
+        sprouts, seats, aside = list[Sprout](), list[_Seat](), self.runner.aside
         for context, outcome in zip(batch, outcomes, strict=True):
-            seat, draft, verdict = context.state, outcome.draft, outcome.verdict
-            if seat.ahead is not None:
-                self._forget(seat)
-            if seat.recall.count:
-                seat.recall.learn(context, outcome)
-            if draft is None or verdict is None:
+            seat: _Seat = context.state
+            self._forget(seat)
+            seat.recall.learn(context, outcome)
+            if outcome.draft is None or outcome.verdict is None:
                 seat.budget = 0
                 continue
-            new, read = [draft.tokens[node] for node in verdict.path], seat.reading
-            if read is not None:
-                entries = read.find(new)
-                cache.keep(seat.slot, new[: len(entries)], entries)
+            tokens = [outcome.draft.tokens[node] for node in outcome.verdict.path]
+            if seat.reading is not None:
+                entries = seat.reading.find(tokens)
+                self.runner.cache.keep(seat.slot, tokens[: len(entries)], entries)
                 seat.reading = None
-            new.append(verdict.token)
-            if aside and seat.budget and (sprout := self._ahead(context, seat, new)) is not None:
+            sprout = self._ahead(context, [*tokens, outcome.verdict.token]) if aside and seat.budget else None
+            if sprout is not None:
                 sprouts.append(sprout)
                 seats.append(seat)
         if sprouts:
             self._end, self._growing = self.runner.begin_best(sprouts), seats
 
-    def _ahead(self, context: Context, seat: _Seat, new: list[int]) -> Sprout | None:
+    def _ahead(self, context: Context, new: list[int]) -> Sprout | None:
         """What is to grow behind tokens that become text, if the request goes on and there is room."""
-        sampling, cache, slot = context.sampling, self.runner.cache, seat.slot
-        budget, seat.budget, before = seat.budget, 0, len(context.tokens)
+        seat, sampling, cache = context.state, context.sampling, self.runner.cache
+        budget, seat.budget, text = seat.budget, 0, len(context.tokens) + len(new)
         if sampling.max_tokens:  # towards its end a text gets smaller budgets, and behind it none
-            budget = min(budget, sampling.max_tokens - (before + len(new) - context.prompt_length) - 1)
-        if budget < 1 or not (sampling.ignore_eos or self._ends.isdisjoint(new)):
+            budget = min(budget, sampling.max_tokens - (text - context.prompt_length) - 1)
+        goes_on = budget > 0 and (sampling.ignore_eos or self._ends.isdisjoint(new))
+        rule = self._rule(context, budget) if goes_on else None
+        mark = cache.checkpoint(seat.slot)
+        unread = new[cache.length(seat.slot) - len(context.tokens) :]
+        if rule is None or not cache.reserve(seat.slot, len(unread) + rule.beyond):
             return None
-        rule, mark = self._rules(sampling.temperature == 0, budget, self.bar.chance), cache.checkpoint(slot)
-        unread = new[cache.length(slot) - before :]
-        if rule is None or not cache.reserve(slot, len(unread) + rule.beyond):
-            return None
-        seat.ahead = _Ahead(before + len(new), new, budget, mark)
-        return self._sprout(slot, unread, rule)
+        seat.ahead = _Ahead(text, new, budget, mark)
+        return self._sprout(seat.slot, unread, rule)
 
 
 def _draft(tree: Grown) -> Draft:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forerun.growth import ROOT, Growth
-from forerun.types import Work, along
+from forerun.types import Grown, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -36,4 +36,29 @@ class Reading:
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """The entries along a path of tokens, as far as they were read."""
-        return along(tokens, self.nodes, self.growth.parents, [child.token for child in self.growth.children])
+        return _along(tokens, self.nodes, self.growth.parents, [child.token for child in self.growth.children])
+
+
+@dataclass(eq=False, slots=True)
+class GrownReading:
+    """What the small model has read of a draft that grew in one go."""
+
+    tree: Grown
+
+    def find(self, tokens: Sequence[int]) -> list[int]:
+        """The same."""
+        return _along(tokens, self.tree.read, self.tree.parents, self.tree.tokens)
+
+
+def _along(path: Sequence[int], read: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """The entries along a path of tokens; `read`: the node of every entry, or -1."""
+    found, above = list[int](), ROOT
+    for token in path:
+        for entry, node in enumerate(read):
+            if node != ROOT and parents[node] == above and tokens[node] == token:
+                found.append(entry)
+                above = node
+                break
+        else:
+            return found
+    return found

@@ -93,3 +93,16 @@ def test_nobody_is_told_where_nothing_was_compiled(monkeypatch):
     seats, plans, outputs = ([one] for one in of(Draft(), (5,)))
     assert said(seats, plans, outputs) == [None]
     assert decoder().commit(seats, plans, outputs) == [plain(seats[0], plans[0], outputs[0], ())]
+
+
+@pytest.mark.parametrize("types", [RECORDS[:3], (*RECORDS[:3], dict), (*RECORDS[:3], 5)])
+def test_only_records_are_made(types):
+    seats, plans, outputs = ([one] for one in of(Draft(), (5,)))
+    with pytest.raises(TypeError):
+        native.load().said(seats, plans, outputs, types)
+
+
+def test_who_has_read_nothing_is_refused():
+    seats, plans, outputs = ([one] for one in of(Draft(), (5,), pending=()))
+    with pytest.raises(TypeError):
+        said(seats, plans, outputs)

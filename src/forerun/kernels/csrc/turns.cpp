@@ -2,7 +2,10 @@
 // which cost the interpreter as much as the pass of a small model.
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
+#include <stdexcept>
 #include <vector>
 
 namespace nb = nanobind;
@@ -51,8 +54,15 @@ nb::object column(nb::handle draft, nb::handle name, Py_ssize_t least) {
     return values;
 }
 
+// Types of named tuples, by which memory is laid out: nothing else may pass for one.
 struct Records {
     nb::handle verdict, outcome, emission, turn;
+    explicit Records(const nb::tuple& types) {
+        if (types.size() != 4) throw nb::type_error("four types of records are expected.");
+        for (const nb::handle type : types)
+            if (!PyType_Check(type.ptr()) || !PyType_IsSubtype((PyTypeObject*)type.ptr(), &PyTuple_Type)) throw nb::type_error("a record's type is a tuple's.");
+        verdict = types[0], outcome = types[1], emission = types[2], turn = types[3];
+    }
 };
 
 // (outcome, turn) of a seat whose next tokens are its rows' best ones and that asks for nothing more, else None. Fields of
@@ -60,9 +70,10 @@ struct Records {
 nb::object said(const Records& records, const Names& names, nb::handle seat, nb::handle plan, nb::handle output) {
     const nb::object sampling = field(seat, 0).attr(names.sampling);
     if (!field(seat, 3).is(Py_True) || !nb::cast<bool>(sampling.attr(names.best)) || !sampling.attr(names.logprobs).is_none()) return nb::none();
-    const nb::handle draft = field(plan, 1), best = field(output, 1);
+    const nb::handle pending = field(seat, 2), draft = field(plan, 1), best = field(output, 1);
+    field(pending, 0);  // whoever is judged has read something
     const nb::object tokens = column(draft, names.tokens, 0), source = draft.attr(names.source);
-    const Py_ssize_t nodes = PyTuple_GET_SIZE(tokens.ptr()), read = PyTuple_GET_SIZE(field(seat, 2).ptr());
+    const Py_ssize_t nodes = PyTuple_GET_SIZE(tokens.ptr()), read = PyTuple_GET_SIZE(pending.ptr());
     const nb::object parents = column(draft, names.parents, nodes);
     if (!PyUnicode_Check(source.ptr())) return nb::none();
     field(best, nodes);  // a row for the root and for every node
@@ -99,7 +110,7 @@ void bind_turns(nb::module_& m) {
     m.def("said", [](nb::list seats, nb::list plans, nb::list outputs, nb::tuple types) {
         if (seats.size() != plans.size() || seats.size() != outputs.size()) throw std::invalid_argument("a plan and an output for every seat.");
         static const Names names;
-        const Records records{types[0], types[1], types[2], types[3]};
+        const Records records(types);
         nb::list found;
         for (size_t i = 0; i < seats.size(); ++i) found.append(said(records, names, seats[i], plans[i], outputs[i]));
         return found;
