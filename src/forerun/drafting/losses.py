@@ -17,7 +17,8 @@ LONGEST = 400  # steps until a trial may say that a loss was bad luck
 OVER = 2.0  # steps that are held against drafts for as long as it takes; what they lose before it is seen is not
 SAVED = 32.0  # steps won that are remembered: drafts that pay a little have bad luck for a while
 BEGUN = 2.0  # steps that it takes to begin, until it is known
-START = 1.01  # times plain's tokens per second, at least, are to be expected of drafts that have been begun with
+START = 1.01  # times plain's tokens per second, at least, are to be expected of drafts that have been begun with,
+TRUSTED = 0.05  # as much less where earlier ones have won all the steps that are remembered
 FAR = 256  # tokens that a text may have left, of those that are counted on
 
 
@@ -58,9 +59,11 @@ class Losses:
     def start(self, batch: Sequence[Context]) -> float:
         """Times plain's tokens per second, at least, are to be expected of drafts of these texts that begin.
 
-        They have to earn what it takes to read what was written meanwhile, before the texts end.
+        They have to earn what it takes to read what was written meanwhile, before the texts end. Texts differ: a few
+        that do not pay say little of the next ones where many have paid.
         """
-        return START + self.begun * len(batch) / sum(map(_left, batch))
+        won = min(max(-self.of(len(batch)).vain / _saved(len(batch)), 0.0), 1.0)
+        return START - TRUSTED * won + self.begun * len(batch) / sum(map(_left, batch))
 
     def _bound(self, requests: int) -> float:
         """Steps that drafts may have cost beyond what they brought."""
@@ -74,8 +77,7 @@ class Losses:
         if first:
             self.begun += (costs[0] - self.begun) / 2
         book, lost = self.of(requests), sum(costs) - tokens
-        saved = SAVED / _less(requests) ** 2  # squared: bad luck of many is seen sooner, and its steps are longer
-        book.vain = min(max(book.vain + lost, -saved), self._bound(requests) + OVER / _less(requests))
+        book.vain = min(max(book.vain + lost, -_saved(requests)), self._bound(requests) + OVER / _less(requests))
         book.later = book.steps + min(lost / SHARE, LONGEST) * _less(requests)
 
 
@@ -88,3 +90,8 @@ def _left(context: Context) -> int:
 def _less(requests: int) -> float:
     """By what loans are divided, and waits multiplied."""
     return max(requests / FEW, 1.0)
+
+
+def _saved(requests: int) -> float:
+    """Steps won that are remembered; divided twice: bad luck of many is seen sooner, and its steps are longer."""
+    return SAVED / _less(requests) ** 2

@@ -17,6 +17,8 @@ MEMORY = 0.97  # what a step counts for after the next one
 STALE = 0.3  # what all counts for, at least, after a time without news
 PRIOR = 2.0  # observations that an opinion weighs against the more special one;
 PEERS = 8.0  # and what is known of all requests against one's own: they differ by less than their first drafts do
+CURIOUS = 6.0  # drafts of a text that count as if they had come true as often as others, over the squared number of
+# texts, where there are several: they differ, and of those that nobody has drafted for some pay
 HOPE = 0.8  # what is thought of a node of which nobody says or knows anything
 DEPTHS, BINS = 4, 10  # that are counted apart; the last depth holds the deeper ones, bins are of sqrt(confidence)
 REMEMBERED_TOKENS = 32.0  # of a request, by which it is told from others
@@ -155,20 +157,21 @@ class Record:
         """How many tokens were accepted for each that was expected."""
         return self.accepted / self.expected
 
-    def offers(self, number: int, general: Opinion, least: int) -> Iterator[Offer]:
+    def offers(self, number: int, general: Opinion, least: int, running: int) -> Iterator[Offer]:
         """Nodes of these drafts, never worth more than the one before; the first `least` are worth as much each.
 
-        Where little is known of them, it is as `general` has it.
+        Where little is known of them, it is as `general` has it, or better where few other requests are running.
         """
-        falling = 1.0
+        falling, weight = 1.0, PEERS + (CURIOUS / running**2 if running > 1 else 0.0)
         for node in range(self.most):
             if node == 0 or node >= least:
                 these = range(least) if node == 0 else (node,)
-                falling = min(falling, sum(self._rate(self.worth, general[0], one) for one in these) / len(these))
-            yield -falling, number, node, self._rate(self.kept, general[1], node)
+                worth = sum(self._rate(self.worth, general[0], one, weight) for one in these)
+                falling = min(falling, worth / len(these))
+            yield -falling, number, node, self._rate(self.kept, general[1], node, PEERS)
 
-    def _rate(self, happened: Sequence[float], opinion: Sequence[float], node: int) -> float:
-        return (happened[node] + PEERS * opinion[node]) / (self.asked[node] + PEERS)
+    def _rate(self, happened: Sequence[float], opinion: Sequence[float], node: int, weight: float) -> float:
+        return (happened[node] + weight * opinion[node]) / (self.asked[node] + PEERS)
 
     def hoped(self) -> Opinion:
         """The same of all requests: a node of which nothing is known follows on the one before it."""

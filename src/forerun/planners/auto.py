@@ -39,7 +39,7 @@ PATIENCE = 16  # steps between trials of a request that has drafts
 TRIED, AGAIN, LEAST = 1, 8, 2  # nodes more, in a trial, which takes one in so many of a decision's steps, at least two;
 RUN = 4, 12  # steps where nothing is drafted: the first reads what was written meanwhile, others say what drafts cost;
 MUCH = 1.25  # more where they seem to bring much, so many times plain's tokens, so that what they cost decides
-ASKED = 4  # of so many requests, then: more would cost more and say little more of each other
+ASKED = 4  # of so many requests, then and at first: more would cost more and say little more of each other
 FIRST = 0.5  # of what the first drafts took is what later ones are thought to take
 BARE, RARE = 8, 256  # steps until there are some without drafts, at first and in the end; more where these
 SURE = 1.3  # are thought to bring that much less than others,
@@ -51,8 +51,8 @@ LOOK = 1.5e-4  # seconds: a row that costs less is verified sooner than it is lo
 EDGE = 0.95  # times plain's tokens per second, at least, are to be expected of drafts that go on: less than they bring
 # is believed of them by bad luck, and by passes of short stretches, which take longer; what they really lose stops them
 ALIKE = 8  # of so many requests, one may get a node more or less than before while what pays is the same
-WIDE = 4  # nodes of a draft, at least, of which its drafter leaves out those that are not worth a row:
-BETTER = 0.8  # times what a row costs in tokens is to be a node's chance, for drafters guess better than they think;
+WIDE = 4  # nodes of all drafts, at least, where drafters leave out those that are not worth a row:
+BETTER = 0.9  # times what a row costs in tokens is to be a node's chance, for drafters guess better than they think;
 UNKNOWN, HIGHEST = 0.3, 0.9  # until that is known, and at most
 FALLEN = 0.9  # of the highest rate: behind it nobody looks for a higher one
 
@@ -143,7 +143,7 @@ class AutoPlanner(Planner):
         """What each request gets, and for how long."""
         nothing = dict.fromkeys([context.id for context in batch], 0)
         heeded = self.bar.heeded and all(context.sampling.greedy for context in batch)
-        self.least = max(self.lesson, min(WIDE, self.options.most, room) if heeded else 1, 1)
+        self.least = max(self.lesson, min(WIDE // len(batch), self.options.most, room) if heeded else 1, 1)
         tried = bool(self.trying) and not any(self.shares.values())
         self.trying.clear()
         if not self.toll.bare(len(batch)):  # it must be known what a step takes without drafts
@@ -212,10 +212,10 @@ class AutoPlanner(Planner):
         """Nodes in falling order of what they are worth, as far as tokens per second rise; few, at first."""
         least = self.least
         if not self.toll.known or (len(batch) == 1 == least and not self.toll.warm):
-            count = min(max(len(batch) // least, 1), room // least)
+            count = min(max(len(batch) // least, 1), room // least, ASKED)
             return [least] * count + [0] * (len(batch) - count)
-        running, general = len(batch), self.everybody.hoped()
-        offers = merge(*[self.requests.of(context).offers(i, general, least) for i, context in enumerate(batch)])
+        running, general, records = len(batch), self.everybody.hoped(), map(self.requests.of, batch)
+        offers = merge(*[record.offers(i, general, least, running) for i, record in enumerate(records)])
         tokens, rows, longest, drafting, usual = float(running), 0.0, 0, 0, self.toll.without(running)
         line, shares, whose = (0.0, 0.0), [0] * running, list[int]()
         step = usual + self.passes.of(running)  # seconds, without drafts

@@ -1,6 +1,12 @@
 """What drafts lost makes trials wait, for a time, and what they won is there for as many requests as won it."""
 
-from forerun.drafting.losses import BEGUN, LOAN, OVER, SAVED, SHARE, Losses
+from dataclasses import replace
+
+import pytest
+
+from forerun.drafting.losses import BEGUN, FAR, LOAN, OVER, SAVED, SHARE, START, TRUSTED, Losses
+from forerun.rng import CounterRng
+from forerun.types import Context, Sampling
 
 
 def test_after_a_trial_that_lost_another_waits_and_after_one_that_won_none_does():
@@ -71,3 +77,14 @@ def test_what_it_takes_to_begin_is_what_it_took_lately():
     for _ in range(9):
         losses.add(4, [1.0], 1.0, first=True)
     assert 1.0 < losses.begun < 1.01
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_drafts_that_have_paid_begin_again_for_less(size):
+    batch = [replace(Context(0, [0], 1, Sampling(max_tokens=None), CounterRng(0)), id=i) for i in range(size)]
+    losses, reading = Losses(), BEGUN / FAR
+    assert losses.start(batch) == pytest.approx(START + reading)
+    losses.add(size, [1.0] * 4, 200.0)
+    assert losses.start(batch) == pytest.approx(START - TRUSTED + reading)
+    losses.add(size, [400.0], 0.0)
+    assert losses.start(batch) == pytest.approx(START + reading)

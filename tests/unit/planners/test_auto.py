@@ -75,7 +75,7 @@ def test_a_drafter_that_is_always_wrong_costs_next_to_nothing(drafting, size):
     plan.observe = lambda *told: (spent.append(told[-1]), observe(*told))
     history = play(plan, [never] * size, 2000, drafting)
     assert sum(one.drafting + one.running for one in spent) <= 1.012 * 2000 * FLAT.of(size)
-    assert any(map(any, history[-100:]))  # it does not give up
+    assert any(map(any, history[-500:]))  # it does not give up
     assert drafting < 0.1 or sum(map(any, history[-1000:])) < 150
 
 
@@ -155,6 +155,16 @@ def test_lessons_begin_with_some_of_many_requests():
     history = play(planner(FLAT, lesson=4), [always] * 9, 3)
     assert history == [[0] * 9, [4, 4] + [0] * 7, [4, 4] + [0] * 7]
     assert play(planner(FLAT, lesson=4), [always] * 3, 40, room=3) == [[0] * 3] * 40
+
+
+def test_drafts_begin_with_a_few_of_many_requests_and_with_as_many_nodes_as_these_share():
+    assert play(planner(FLAT), [always] * 9, 2)[1] == [1] * 4 + [0] * 5
+    for size, nodes in ((1, 4), (2, 2), (8, 1)):
+        plan = planner(FLAT)
+        plan.bar.heeded, batch = True, [replace(CONTEXT, id=i, sampling=Sampling(temperature=0.0)) for i in range(size)]
+        plan.share(batch, 100)
+        plan.observe(batch, [Draft()] * size, [Turn((Emission(0, ""),), (0,))] * size, Spent(0.0, 1.0, size))
+        assert set(plan.share(batch, 100)) - {0} == {nodes}
 
 
 def test_the_drafter_says_how_many_nodes_teach_it():
@@ -392,10 +402,21 @@ def test_a_few_wrong_guesses_of_a_request_are_not_taken_for_all_of_it():
     own = Record(1)
     for step in range(4):
         own.learn([Fate(1, 1, ())], step)
-    assert 0.5 < -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.7
+    assert 0.5 < -next(own.offers(0, ([0.9], [1.0]), 1, 1))[0] < 0.7
     for step in range(4, 60):
         own.learn([Fate(1, 1, ())], step)
-    assert -next(own.offers(0, ([0.9], [1.0]), 1))[0] < 0.25
+    assert -next(own.offers(0, ([0.9], [1.0]), 1, 1))[0] < 0.25
+
+
+def test_a_text_that_nobody_has_drafted_for_is_hoped_to_be_a_good_one_where_there_are_few():
+    def worth(record, running):
+        return -next(record.offers(0, ([0.5], [1.0]), 1, running))[0]
+
+    new, known = Record(1), Record(1)
+    known.learn([Fate(1, 1, (0,)), Fate(1, 1, ())] * 30, 0)
+    assert worth(new, 1) == 0.5
+    assert worth(new, 2) > worth(new, 4) > worth(new, 16) > 0.5
+    assert worth(known, 2) == pytest.approx(0.5, abs=0.015)
 
 
 @pytest.mark.parametrize(("size", "goes_on"), [(1, True), (16, False)])
