@@ -277,6 +277,27 @@ def lockstep(**values: Any) -> None:  # noqa: ANN401
     _compare_planners(benchmark, "requests", ("steps", "prompts", "data"), values)
 
 
+@command.command("rehearse")
+@click.option("--setting", "settings", multiple=True, help="A planner, as in fixed:nodes=2; may be repeated [auto].")
+@click.option("--requests", default="1,2,4,8,16", show_default=True, help="Clients, with commas.")
+@click.option("--clock", default="dear", show_default=True, help="What steps take: rows are dear or cheap.")
+@click.option("--answers", type=click.IntRange(1), default=192, show_default=True, help="Of each load.")
+@click.option("--repeats", type=click.IntRange(1), default=4, show_default=True, help="Loads.")
+@click.option("--noise", type=click.FloatRange(0), default=1.0, show_default=True, help="Of times, in the usual one.")
+@click.option("--wrong", is_flag=True, help="No draft comes true.")
+@click.option("--prompts", type=click.IntRange(1), default=32, show_default=True, help="Per category.")
+@click.option("--categories", default="story,chat,code", show_default=True, help="Which prompts, with commas.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Folder of the public sets.")
+@config_options
+@sampling_options
+def rehearse(**values: Any) -> None:  # noqa: ANN401
+    """Measure planners on recorded drafts, by a made-up clock: thousands of steps in a second."""
+    from forerun.bench import rehearse as benchmark
+
+    names = ("clock", "answers", "repeats", "noise", "wrong", "prompts", "data")
+    _compare_planners(benchmark, "requests", names, values)
+
+
 @command.command("choices")
 @click.option(
     "--price", type=click.FloatRange(0), default=0.05, show_default=True, help="A small model's pass, in target's."
