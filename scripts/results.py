@@ -237,10 +237,29 @@ def lockstep_rows(report: Report) -> list[tuple[str, ...]]:
             c["planner"] if c["planner"] == "plain again" else f"`{c['planner']}`",
             f"{c['tokens_per_step']:.2f}",
             f"{c['ms_per_step']:.2f}",
-            "{value:.3f} ({low:.3f} to {high:.3f})".format(**c["over_plain"]),
+            thousandths(c["over_plain"]),
         )
         for c in report["cases"]
     ]
+
+
+def rehearse_rows(report: Report) -> list[tuple[str, ...]]:
+    """A row per number of clients and planner."""
+    return [
+        (
+            str(c["requests"]),
+            f"`{c['planner']}`",
+            f"{c['tokens_per_step']:.2f}",
+            f"{c['drafted_share']:.0%}",
+            thousandths(c["over_plain"]),
+        )
+        for c in report["cases"]
+    ]
+
+
+def thousandths(spread: dict[str, float]) -> str:
+    """A ratio that is known so closely."""
+    return "{value:.3f} ({low:.3f} to {high:.3f})".format(**spread)
 
 
 def harm_rows(report: Report) -> list[tuple[str, ...]]:
@@ -539,6 +558,7 @@ SERVE = (
     "clients' CPU, µs a token",
 )
 LOCKSTEP = ("requests", "planner", "tokens/step", "ms/step", "over plain decoding")
+REHEARSE = ("clients", "planner", "tokens/step", "steps with drafts", "over plain decoding")
 HARM = ("drafts are", "batch", "price of a level", "planner", "nodes per step", "accepted", "over plain decoding")
 CHOICES = ("prompts", "drafter", "tokens per step", "tokens per second of the table, over plain", "over the best")
 TABLES = {
@@ -550,6 +570,7 @@ TABLES = {
     "choices": (CHOICES, choice_rows),
     "harm": (HARM, harm_rows),
     "lockstep": (LOCKSTEP, lockstep_rows),
+    "rehearse": (REHEARSE, rehearse_rows),
     "schedulers": (SCHEDULERS, scheduler_rows),
     "serve": (SERVE, serve_rows),
     "verify": (VERIFY, verify_rows),
