@@ -261,7 +261,10 @@ def run(order: Order, config: dict[str, Any], sampling: dict[str, Any]) -> dict[
     setup = setup_for(plain.config, plain.model, plain.tokenizer)
     drafter = setup.open_drafter(keywords["drafter"], setup)
     heeded, setup.bar.chance = setup.bar.heeded, LEAST
-    texts = record(load.items, plain, drafter, drawn)
+    learns = bool(drafter.watches or drafter.hidden)  # from steps, of which there are none
+    texts = [] if learns else record(load.items, plain, drafter, drawn)
+    if not any(any(text.drafts) for text in texts):
+        raise ConfigError(f"drafter {keywords['drafter']!r} drafts nothing from texts alone; name another one.")
     told = {"max_requests": max(order.requests), "drafter": drafter.facts}
     setup = replace(setup, **told, costs=lambda: CLOCKS[order.clock].costs)
     return {

@@ -15,9 +15,10 @@ from forerun.types import Draft, Sampling
 TOKENS = 24
 
 
-def report_of(given=None, **changes):
+def report_of(drafter="draft-model", temperature=0.0, **changes):
     own = {"categories": ["story", "code"], "prompts": 4, "repeats": 2, "answers": 24, "requests": (1, 8), **changes}
-    return rehearse.run(rehearse.Order(**own), {"threads": 1}, {"max_tokens": TOKENS, **(given or {})})
+    sampling = {"max_tokens": TOKENS, "temperature": temperature}
+    return rehearse.run(rehearse.Order(**own), {"threads": 1, "drafter": drafter}, sampling)
 
 
 def cases_of(report):
@@ -101,10 +102,21 @@ def test_a_turn_is_what_was_guessed_and_one_more_as_far_as_the_text_goes(drafts,
     assert len(tokens) == 3 + written
 
 
+def test_drafters_that_read_the_text_alone_are_recorded_too():
+    cases = cases_of(report_of("ngram", requests=(1,), settings=("fixed:nodes=4",), answers=50))
+    assert cases[1, "fixed:nodes=4"]["tokens_per_step"] > 1.02
+
+
 @pytest.mark.parametrize(
-    ("changes", "given", "word"),
-    [({"clock": "slow"}, {}, "dear"), ({"settings": ("atuo",)}, {}, "atuo"), ({}, {"temperature": 1.0}, "temperature")],
+    ("changes", "word"),
+    [
+        ({"clock": "slow"}, "dear"),
+        ({"settings": ("atuo",)}, "atuo"),
+        ({"temperature": 1.0}, "temperature"),
+        ({"drafter": "none"}, "from texts alone"),
+        ({"drafter": "bandit"}, "from texts alone"),
+    ],
 )
-def test_what_cannot_be_played_is_refused(changes, given, word):
+def test_what_cannot_be_played_is_refused(changes, word):
     with pytest.raises(ConfigError, match=word):
-        report_of(given, **changes)
+        report_of(**changes)
